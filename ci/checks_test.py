@@ -80,6 +80,11 @@ class Layers(unittest.TestCase):
         self.assertEqual(complaints(layers, {**SOUND, "ci/layers.toml": excused, "crates/x/tests/t.rs": "\n" * 501}), "")
         self.assertIn("is short, or is not there", complaints(layers, {**SOUND, "ci/layers.toml": excused}))
 
+    def test_long_lines_of_comment_are_told_but_for_tables(self):
+        for line, told in (("/// " + "a " * 57, True), ("//! | " + "a " * 80, False), ("// " + "a " * 57, False), ("f(\"" + "a" * 120 + "\");", False)):
+            said = complaints(layers, {**SOUND, "crates/x/src/low.rs": "pub struct Low;\n    " + line.strip() + "\n"})
+            self.assertEqual("crates/x/src/low.rs:2: a comment of 121 characters" in said, told, line)
+
 
 class Documents(unittest.TestCase):
     FILES = {"Makefile": "all:\n", "docs/a.md": "# One thing\n", "crates/x/src/io/send.rs": "// See docs/a.md.\n"}

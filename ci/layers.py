@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Checks that modules import downwards only, and that files and functions stay short.
+"""Checks that modules import downwards only, and that files, functions and lines of comments stay short.
 
 ci/layers.toml has the order of each crate's modules, the top layer first. A file may import from its own layer and from
 those below. It is an error if a file imports from a layer above, if files import each other in a circle, if a file or a name
-in the table has no counterpart, if a file is longer than 500 lines, or a function than 80.
+in the table has no counterpart, if a file is longer than 500 lines, a function than 80, or a line of comment than 120
+characters, as far as it is no table (rustfmt sees to the code).
 
 Read are `use` declarations and paths that begin with `crate`, `self`, `super` or the name of a module; a name that a module
 only hands on (`pub use`) counts for the file that it comes from, and to hand on names of its own children is no import. Calls of methods
@@ -17,12 +18,13 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FILE_LINES, FUNCTION_LINES = 500, 80
+FILE_LINES, FUNCTION_LINES, COMMENT_CHARACTERS = 500, 80, 120
 ITEM = re.compile(
     r"^\s*(?:pub(?:\([^)]*\))?\s+)?(?:default\s+)?(?:const\s+|async\s+|unsafe\s+|extern\s+\"C\"\s+)*"
     r"(?:fn|struct|enum|trait|type|const|static|union|mod)\s+(?:mut\s+)?(?:r#)?(\w+)", re.M)
 USE = re.compile(r"^\s*(pub(?:\([^)]*\))?\s+)?use\s+([^;]+);", re.M)
 PATH = re.compile(r"(?<![\w:$])((?:\w+::)+)(\w+|\*)?")
+COMMENT = re.compile(r"\s*//[/!]?\s*(?![/!|\s])")
 FUNCTION = re.compile(r"^(\s*)(?:pub(?:\([^)]*\))?\s+)?(?:const |async |unsafe |extern \"C\(?-?\w*\"? )*fn (\w+)")
 
 
@@ -210,12 +212,15 @@ def order(crate, table, imports):
 
 
 def lengths(file, allowed):
-    """Complaints about a file's length and its functions'. A function ends with the brace that stands below its beginning."""
+    """Complaints about the length of a file, of its functions and of its comments' lines. A function ends with the brace that stands below
+    its beginning."""
     lines = file.read_text().splitlines()
     name = file.relative_to(ROOT).as_posix()
     if len(lines) > FILE_LINES:
         yield name, f"{name} has {len(lines)} lines, more than {FILE_LINES}"
     for start, line in enumerate(lines if file.suffix == ".rs" else []):
+        if len(line) > COMMENT_CHARACTERS and COMMENT.match(line):
+            yield f"{name}:{start + 1}", f"{name}:{start + 1}: a comment of {len(line)} characters, more than {COMMENT_CHARACTERS}"
         if match := FUNCTION.match(line):
             # A declaration without a body ends with a semicolon.
             end = next((at for at in range(start, len(lines)) if lines[at].startswith(match[1] + "}")

@@ -31,8 +31,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("certificate", bridge::certificate),
 ];
 
-/// What decodes is exactly what would have been sent, as a hello and as one that is said again. The bytes are tried as they are, and behind a
-/// right magic number and version, which a fuzzer rarely guesses.
+/// What decodes is exactly what would have been sent, as a hello and as one that is said again. The bytes are tried as
+/// they are, and behind a right magic number and version, which a fuzzer rarely guesses.
 pub fn hello(bytes: &[u8]) {
     const GUESSED: usize = 10;
     let right = Hello { reuse: false, ring_bytes: 1 << 20, generation: 0, pid_hint: 0, lane_inode: 0, held: None };

@@ -118,7 +118,8 @@ impl Carried {
     }
 }
 
-/// The statistics of a process, kept open: they tell how its connections were carried also when it has ended, and its file is gone.
+/// The statistics of a process, kept open: they tell how its connections were carried also when it has ended, and its
+/// file is gone.
 pub struct Kept {
     file: File,
     /// Tells the file from that of another program that the same process became.

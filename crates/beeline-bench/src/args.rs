@@ -123,16 +123,17 @@ pub struct BenchOptions {
 
     /// The everyday matrix instead: servers of every style, on idle, shared and busy CPUs, TCP beside Beeline
     ///
-    /// Rate, mean, p50, p99, p99.9 and CPU time of each cell, and a map of the ratios. --only and --except take parts of
-    /// names such as epoll-level/one/short1 (see --everyday --list). With --check the exit code is 1 when a cell is slower
-    /// than TCP. About half an hour; with --quick about ten minutes.
+    /// Rate, mean, p50, p99, p99.9 and CPU time of each cell, and a map of the ratios. --only and --except take parts
+    /// of names such as epoll-level/one/short1 (see --everyday --list). With --check the exit code is 1 when a cell is
+    /// slower than TCP. About half an hour; with --quick about ten minutes.
     #[arg(long, conflicts_with_all = ["hosts", "histogram", "transports"])]
     pub everyday: bool,
 
-    /// How a call waits instead: poll, wait and lazy at 8 B, 64 B and 4 KiB, at full rate and at 1,000 messages a second
+    /// How a call waits instead: poll, wait and lazy at 8 B, 64 B and 4 KiB, at full rate and at 1,000 messages a
+    /// second
     ///
-    /// Latency and CPU time of a message at both ends, TCP beside Beeline. It is the plan `modes` of `beeline bench paper`, and is
-    /// kept and reported in a directory as such. A minute and a half.
+    /// Latency and CPU time of a message at both ends, TCP beside Beeline. It is the plan `modes` of
+    /// `beeline bench paper`, and is kept and reported in a directory as such. A minute and a half.
     #[arg(long, conflicts_with_all = ["hosts", "everyday", "histogram", "transports", "except", "list", "json", "save", "check"])]
     pub modes: bool,
 

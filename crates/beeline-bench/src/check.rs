@@ -104,7 +104,8 @@ const FLOORS: &[Floor] = &[
     floor!("syscalls-stream", "system calls, 64 B sends", Figure::In(1.0), Below 0.001 "a message"),
 ];
 
-/// Between two namespaces of one host, with the `tcp` provider: TCP is underneath, so this bounds what the bridge costs.
+/// Between two namespaces of one host, with the `tcp` provider: TCP is underneath, so this bounds what the bridge
+/// costs.
 #[rustfmt::skip]
 const FLOORS_BETWEEN_HOSTS: &[Floor] = &[
     floor!("pingpong", "8 B round trip", Figure::TcpOver, AtLeast 0.9 "of TCP's speed"),

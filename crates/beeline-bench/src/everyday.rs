@@ -1,12 +1,13 @@
-//! The everyday matrix: servers built in every style, on CPUs that are idle, shared or busy, under ordinary work, over TCP
-//! and over Beeline.
+//! The everyday matrix: servers built in every style, on CPUs that are idle, shared or busy, under ordinary work, over
+//! TCP and over Beeline.
 //!
 //! 1. A cell is a style of server, a placement and a work ([`cell`]). Client and server of a sample are fresh processes
 //!    ([`worker`]); for Beeline the library is preloaded, nothing else.
-//! 2. Rounds go over all cells. In each a cell is measured over TCP and over Beeline, one right after the other, beginning
-//!    with another of the two each round; ratios are those of such pairs, so that what the machine does meanwhile hits both.
-//! 3. Every operation is timed on its own (some 25 ns of clock are in each figure); an answer must be what was asked, and
-//!    a stream's bytes must all arrive.
+//! 2. Rounds go over all cells. In each a cell is measured over TCP and over Beeline, one right after the other,
+//!    beginning with another of the two each round; ratios are those of such pairs, so that what the machine does
+//!    meanwhile hits both.
+//! 3. Every operation is timed on its own (some 25 ns of clock are in each figure); an answer must be what was asked,
+//!    and a stream's bytes must all arrive.
 //! 4. CPU time is that of both ends, with the processes that a server has forked.
 
 pub mod cell;

@@ -190,7 +190,8 @@ fn parse_ucx(text: &str) -> Option<UcxLine> {
     })
 }
 
-/// `usec/xfer` of the last line of `fi_pingpong`: bytes, sent, acknowledged, total, time, MB/sec, usec/xfer, Mxfers/sec.
+/// `usec/xfer` of the last line of `fi_pingpong`: bytes, sent, acknowledged, total, time, MB/sec, usec/xfer,
+/// Mxfers/sec.
 fn parse_pingpong(text: &str) -> Option<f64> {
     let last = text.lines().rev().find(|line| !line.trim().is_empty())?;
     let words: Vec<&str> = last.split_whitespace().collect();

@@ -1,6 +1,6 @@
-//! Signals that ask a run to end. It ends after the sample that is being taken, whose programs the terminal's signal has
-//! ended, too; what was measured before is shown and saved. Asked a second time, a run on one host ends at once. One between
-//! two hosts does not: it changes settings of their bridges, which must be set back.
+//! Signals that ask a run to end. It ends after the sample that is being taken, whose programs the terminal's signal
+//! has ended, too; what was measured before is shown and saved. Asked a second time, a run on one host ends at once.
+//! One between two hosts does not: it changes settings of their bridges, which must be set back.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -10,11 +10,12 @@
 //!    where the bytes arrive. The table shows medians over the rounds.
 //! 4. Raw samples and the machine's description go into the JSON. A sample that failed is an error in the report and
 //!    in the exit code, never a silent gap.
-//! 5. `--everyday` is a table of its own ([`everyday`]): ordinary servers where ordinary servers run, on CPUs that are shared
-//!    or busy, on short connections. `paper` runs plans from files, with directories that a run can be resumed from ([`paper`]).
+//! 5. `--everyday` is a table of its own ([`everyday`]): ordinary servers where ordinary servers run, on CPUs that are
+//!    shared or busy, on short connections. `paper` runs plans from files, with directories that a run can be resumed
+//!    from ([`paper`]).
 //!
-//! What the workloads do exactly: TCP sockets have TCP_NODELAY set; receivers of streams offer a buffer of 64 KiB or one
-//! message, whichever is larger; requests in the connection crowds are 64 B, answered by as many.
+//! What the workloads do exactly: TCP sockets have TCP_NODELAY set; receivers of streams offer a buffer of 64 KiB or
+//! one message, whichever is larger; requests in the connection crowds are 64 B, answered by as many.
 
 #![deny(clippy::print_stdout)]
 

@@ -69,8 +69,8 @@ pub fn hand_over_ns(cpus: (usize, usize), duration: Duration) -> Result<f64> {
     })
 }
 
-/// Blocks begin with a page: one that begins 16 bytes further into its page than the other, as blocks from an allocator do,
-/// is copied twenty times slower on some CPUs (see `beeline_shm`'s `copy`), which is no limit of the machine.
+/// Blocks begin with a page: one that begins 16 bytes further into its page than the other, as blocks from an allocator
+/// do, is copied twenty times slower on some CPUs (see `beeline_shm`'s `copy`), which is no limit of the machine.
 const PAGE_BYTES: usize = 4096;
 
 /// Memory for a block, in which it begins with a page.

@@ -1,12 +1,14 @@
 //! The instrument of the five documents: their tables and figures, TCP beside Beeline, as plans in files say.
 //!
-//! 1. A plan ([`plan`]) has tables; a table has one kind of work and axes; a combination of their values is a cell ([`cell`]).
-//! 2. A cell's sample is made by two fresh processes ([`sample`]), the same program for both columns. Rounds go over all cells,
-//!    TCP and Beeline one right after the other, beginning with another of the two each round; gains are those of such pairs.
-//! 3. What is measured is written down at once ([`store`]): a run that was ended, by whatever, goes on where it was. A run is
-//!    one library on one machine; it does not go on with another.
-//! 4. Figures are medians with intervals that assume nothing of the distribution ([`summary`]). With a confidence, rounds go on
-//!    until the intervals are narrow enough, or it is said that they are not.
+//! 1. A plan ([`plan`]) has tables; a table has one kind of work and axes; a combination of their values is a cell
+//!    ([`cell`]).
+//! 2. A cell's sample is made by two fresh processes ([`sample`]), the same program for both columns. Rounds go over
+//!    all cells, TCP and Beeline one right after the other, beginning with another of the two each round; gains are
+//!    those of such pairs.
+//! 3. What is measured is written down at once ([`store`]): a run that was ended, by whatever, goes on where it was. A
+//!    run is one library on one machine; it does not go on with another.
+//! 4. Figures are medians with intervals that assume nothing of the distribution ([`summary`]). With a confidence,
+//!    rounds go on until the intervals are narrow enough, or it is said that they are not.
 //! 5. What this host cannot have, and what the instrument does not run, is printed with the reason, never left out.
 
 pub mod args;

@@ -262,8 +262,8 @@ impl Plan {
         }
     }
 
-    /// The machine's limits, just before and after what they are to be compared with: a host moves its guests' CPUs about,
-    /// and with them goes what two of them can do.
+    /// The machine's limits, just before and after what they are to be compared with: a host moves its guests' CPUs
+    /// about, and with them goes what two of them can do.
     fn measure_limits(&self, workload: &Workload, bar: &ProgressBar, results: &mut Results) {
         if self.hosts.is_some() {
             // One host's cache and memory bound nothing here.

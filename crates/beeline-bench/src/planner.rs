@@ -1,6 +1,7 @@
-//! `beeline plan`: what links would give that are not here. A file ([`file`]) names links with their rates, protocols with what they
-//! take, and cases with flows over them; rates, latencies and CPU time are computed ([`model`]). Nothing is measured: what is
-//! printed is called planned, and stands beside what was published, and what a run measured if there is one.
+//! `beeline plan`: what links would give that are not here. A file ([`file`]) names links with their rates, protocols
+//! with what they take, and cases with flows over them; rates, latencies and CPU time are computed ([`model`]). Nothing
+//! is measured: what is printed is called planned, and stands beside what was published, and what a run measured if
+//! there is one.
 
 mod file;
 mod here;
@@ -47,7 +48,8 @@ Examples:
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES, group = ArgGroup::new("what").required(true).args(["plan", "list"]))]
 pub struct PlanOptions {
-    /// Links and flows: socket-direct, vpi, forty-gig, namespaces, virtual-machines, here (this host's ports), or a TOML file
+    /// Links and flows: socket-direct, vpi, forty-gig, namespaces, virtual-machines, here (this host's ports), or a
+    /// TOML file
     #[arg(value_name = "NAME|FILE")]
     pub plan: Option<String>,
 
@@ -71,7 +73,8 @@ pub struct PlanOptions {
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub streams: Vec<u32>,
 
-    /// Show beside each case that names a cell what a run of `beeline bench paper` measured (may be given several times)
+    /// Show beside each case that names a cell what a run of `beeline bench paper` measured (may be given several
+    /// times)
     #[arg(long, value_name = "RUN")]
     pub measured: Vec<PathBuf>,
 

@@ -3,8 +3,8 @@
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
 
-/// `println!`, for readers who stop when they have seen enough (`| head`): what they do not read is no error, and a run that
-/// stores its results goes on.
+/// `println!`, for readers who stop when they have seen enough (`| head`): what they do not read is no error, and a run
+/// that stores its results goes on.
 macro_rules! say {
     () => { $crate::say::line(format_args!("")) };
     ($($words:tt)*) => { $crate::say::line(format_args!($($words)*)) };

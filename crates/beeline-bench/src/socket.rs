@@ -98,7 +98,8 @@ pub fn connect(address: &str) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// The same with buffers of this size, which must be set before the connection is made: the window's scale is agreed on then.
+/// The same with buffers of this size, which must be set before the connection is made: the window's scale is agreed on
+/// then.
 pub fn connect_with_buffers(address: &str, bytes: usize) -> Result<TcpStream> {
     let peer: SocketAddr = address.parse().with_context(|| format!("{address}: only TCP has such buffers"))?;
     let family = if peer.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };

@@ -34,9 +34,9 @@ pub fn median_interval(values: &[f64]) -> Option<Interval> {
     median_interval_at(values, 0.95)
 }
 
-/// The narrowest pair of order statistics that holds the median with at least the wanted probability, or, where there are too
-/// few values, all of them with what they give. The number of values below the median is binomial: see Conover, Practical
-/// Nonparametric Statistics, on confidence intervals for quantiles.
+/// The narrowest pair of order statistics that holds the median with at least the wanted probability, or, where there
+/// are too few values, all of them with what they give. The number of values below the median is binomial: see Conover,
+/// Practical Nonparametric Statistics, on confidence intervals for quantiles.
 pub fn median_interval_at(values: &[f64], wanted: f64) -> Option<Interval> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

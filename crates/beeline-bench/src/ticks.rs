@@ -1,5 +1,6 @@
-//! A clock that is cheap to read: the processor's counter of time stamps, where the kernel itself keeps time by it, and so
-//! knows that it runs on at one rate and alike on all CPUs; else `CLOCK_MONOTONIC` (std's `Instant`). Neither is ever set.
+//! A clock that is cheap to read: the processor's counter of time stamps, where the kernel itself keeps time by it, and
+//! so knows that it runs on at one rate and alike on all CPUs; else `CLOCK_MONOTONIC` (std's `Instant`). Neither is
+//! ever set.
 
 use std::time::{Duration, Instant};
 
@@ -76,8 +77,8 @@ fn has_counter() -> bool {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn counter() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction; the kernel that keeps time by it does not forbid it to programs, as its
-    // own clock in the vDSO executes it there.
+    // SAFETY: every x86-64 processor has the instruction; the kernel that keeps time by it does not forbid it to
+    // programs, as its own clock in the vDSO executes it there.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 

@@ -88,9 +88,9 @@ impl Flow {
         }
     }
 
-    /// Units per second from the end of the warm-up to the last note. Where the machine was so busy that notes lie close together,
-    /// what was waiting came at once and is no rate: then the warm-up counts, too, or all the time since this was made. `None`
-    /// when there was no note.
+    /// Units per second from the end of the warm-up to the last note. Where the machine was so busy that notes lie
+    /// close together, what was waiting came at once and is no rate: then the warm-up counts, too, or all the time
+    /// since this was made. `None` when there was no note.
     pub fn rate(&self) -> Option<f64> {
         let (until, after) = self.last?;
         let (from, before) = self.long_ago().unwrap_or((self.made, 0));

@@ -1,8 +1,8 @@
 //! A worker: one end of one workload, in a process of its own.
 //!
 //! The worker is an ordinary socket program. It knows TCP and AF_UNIX and nothing of Beeline; for the Beeline column
-//! the conductor starts the TCP program with `LD_PRELOAD`. It talks to the conductor with lines: one JSON [`events::Event`] a
-//! line on standard output, an empty line on standard input for "go on".
+//! the conductor starts the TCP program with `LD_PRELOAD`. It talks to the conductor with lines: one JSON
+//! [`events::Event`] a line on standard output, an empty line on standard input for "go on".
 
 pub mod args;
 mod connect;
@@ -116,8 +116,9 @@ mod tests {
         assert!(cost > 0.0 && cost.is_finite(), "{cost}");
     }
 
-    /// What is not the clock's in a sample is less than half of it: a ratio, as one processor's counter takes 8 ns to read and
-    /// another's 17. Where there is no counter, or nothing is optimised, it is what it is, and told below each report's tables.
+    /// What is not the clock's in a sample is less than half of it: a ratio, as one processor's counter takes 8 ns to
+    /// read and another's 17. Where there is no counter, or nothing is optimised, it is what it is, and told below each
+    /// report's tables.
     #[test]
     #[cfg_attr(debug_assertions, ignore = "a figure of optimised code")]
     fn a_sample_costs_less_than_twice_its_reading_of_the_clock() {

@@ -1,7 +1,7 @@
 //! `paper`, `compare` and `report` as programs: what they keep when they are ended, and what they say of wrong input.
 //!
-//! The library is a file that the loader passes over, so that both columns are kernel TCP: what is looked at here are runs, not
-//! what they measure.
+//! The library is a file that the loader passes over, so that both columns are kernel TCP: what is looked at here are
+//! runs, not what they measure.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -309,7 +309,8 @@ fn a_plan_names_programs_that_are_known_and_fit() {
     wrong("[\"verbs\"]", "[\"smoke\"]", "smoke");
 }
 
-/// Rows of docs/papers.md name a plan and a cell, or a table that is not measured: `servernet latency/bytes=8/completion=poll`.
+/// Rows of docs/papers.md name a plan and a cell, or a table that is not measured:
+/// `servernet latency/bytes=8/completion=poll`.
 #[test]
 fn the_document_of_the_papers_names_every_table_and_only_cells_that_there_are() {
     let bench = Bench::new();

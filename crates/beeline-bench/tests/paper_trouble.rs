@@ -1,5 +1,5 @@
-//! `paper` in trouble: a clock that jumps, a disk that is full, Ctrl-C at any point, a program that is missing, runs that cannot be compared.
-//! What was measured is kept, and a run goes on.
+//! `paper` in trouble: a clock that jumps, a disk that is full, Ctrl-C at any point, a program that is missing, runs
+//! that cannot be compared. What was measured is kept, and a run goes on.
 //!
 //! As in `paper.rs`, the library is a file that the loader passes over.
 
@@ -123,7 +123,8 @@ fn ctrl_c_at_any_point_costs_one_pair_at_most() {
     assert!(!report_of(&bench.path("run")).contains("it was interrupted"));
 }
 
-/// In a mount namespace of its own: a disk of a megabyte that has room for the beginning of a run, and then for all of it.
+/// In a mount namespace of its own: a disk of a megabyte that has room for the beginning of a run, and then for all of
+/// it.
 const FULL_DISK: &str = "mount -t tmpfs -o size=1m none disk && head -c 1028096 /dev/zero >disk/filler
 \"$0\" paper small.toml --into disk/run --library lib.so --rounds 12; echo code $?
 cp disk/run/samples.jsonl full.jsonl

@@ -75,7 +75,8 @@ impl Anchor {
     }
 }
 
-/// An anchor for those who hold what others wait for: a bell that the kernel has no memory for is not tried again, and noted.
+/// An anchor for those who hold what others wait for: a bell that the kernel has no memory for is not tried again, and
+/// noted.
 pub struct Hasty {
     anchor: Anchor,
     short: Cell<bool>,

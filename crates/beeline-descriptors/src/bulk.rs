@@ -1,9 +1,9 @@
 //! How long messages are copied into the ring: through the caches or around them.
 //!
 //! What the reader has just read lies in its cache. Where both CPUs share a cache behind that, fetching the lines from
-//! there is the fastest way (34 GB/s against 13 around the caches on an EPYC); between two complexes of one chip it is the
-//! slowest (2.4 GB/s against 14), and a virtual machine is moved from one to the other. So both ways are tried while the
-//! connection runs ([`crate::trials`]): time is taken of whole sends, with what they wait for room.
+//! there is the fastest way (34 GB/s against 13 around the caches on an EPYC); between two complexes of one chip it is
+//! the slowest (2.4 GB/s against 14), and a virtual machine is moved from one to the other. So both ways are tried
+//! while the connection runs ([`crate::trials`]): time is taken of whole sends, with what they wait for room.
 
 use beeline_shm::HAS_COPY_AROUND;
 

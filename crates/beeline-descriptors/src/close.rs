@@ -27,8 +27,8 @@ impl Settled {
     }
 }
 
-/// Keeps out what might change `fd`, which leads to `desc`, or another number that leads there: what leads elsewhere changes
-/// meanwhile, but in a `fork`.
+/// Keeps out what might change `fd`, which leads to `desc`, or another number that leads there: what leads elsewhere
+/// changes meanwhile, but in a `fork`.
 #[unsafe(link_section = ".text.fork")]
 pub fn changing_of(fd: i32, desc: &'static Desc) -> Changing {
     let one = changing::changing_number(fd);

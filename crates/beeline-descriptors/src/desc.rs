@@ -135,9 +135,9 @@ pub struct Desc {
     /// What the layers above do with the description.
     pub operations: operations::Table,
     /// The listener's state, for [`Kind::Listener`]. This field and the next lead to objects of layers above, and are
-    /// read and written by the module of the object's type alone (`Listener::of`). They are not one field, as the kernel's
-    /// `private_data` is: who has found a description without a lock may find it to be of another kind a moment later,
-    /// and then shall find no object, never one of another type.
+    /// read and written by the module of the object's type alone (`Listener::of`). They are not one field, as the
+    /// kernel's `private_data` is: who has found a description without a lock may find it to be of another kind a
+    /// moment later, and then shall find no object, never one of another type.
     pub listener: AtomicPtr<()>,
     /// The set, for [`Kind::Epoll`].
     pub set: AtomicPtr<()>,
@@ -227,9 +227,10 @@ impl Desc {
         unsafe { LaneMemory::from_parts(self.lane.load(Relaxed), self.ring_bytes.load(Relaxed)) }
     }
 
-    /// Asks for this end's front to be ours for writing, as a send is about to do it: the peer that waits for it has the
-    /// line, which is on its way while the send is still making up its mind (measured: 100 ns one way without, 85 with).
-    /// No lock need be held, and this need not be a lane: a hint about an address is harmless wherever that leads.
+    /// Asks for this end's front to be ours for writing, as a send is about to do it: the peer that waits for it has
+    /// the line, which is on its way while the send is still making up its mind (measured: 100 ns one way without, 85
+    /// with). No lock need be held, and this need not be a lane: a hint about an address is harmless wherever that
+    /// leads.
     #[inline(always)]
     pub fn prefetch_front(&self) {
         beeline_shm::prefetch_write(self.front.load(Relaxed));

@@ -55,8 +55,8 @@ fn adopt(side: &SideState, theirs: u32) {
     }
 }
 
-/// Whether the peer has closed its end and that is news. A peer that keeps its anchor sets the flag, fences, and rings who has
-/// armed; who has armed and fenced looks here. The kernel tells nothing then.
+/// Whether the peer has closed its end and that is news. A peer that keeps its anchor sets the flag, fences, and rings
+/// who has armed; who has armed and fenced looks here. The kernel tells nothing then.
 #[inline]
 pub fn hears_of_end(desc: &Desc, side: &SideState) -> bool {
     let closed = desc.lane().flags(desc.end().peer()) & flags::CLOSED != 0;
@@ -118,7 +118,8 @@ pub(crate) fn poison_locked(desc: &'static Desc, poison: Poison) {
     let _ = kernel::shutdown(desc.fd.load(Relaxed), libc::SHUT_RDWR);
 }
 
-/// Ends a connection from outside: what is in the rings is lost, as when TCP gives a connection up. No lock may be held.
+/// Ends a connection from outside: what is in the rings is lost, as when TCP gives a connection up. No lock may be
+/// held.
 #[cold]
 pub fn cut(desc: &'static Desc, errno: i32) {
     // The number may be another's by now, unless the lock is held.

@@ -15,12 +15,12 @@
 //! 5. Sharers that sleep on the anchor are woken by what they wait for: for room at once, by the demoter; for data by
 //!    the next bell, as the relay leaves one in the anchor while there are sharers.
 //! 6. A sharer that finds no relay has lost the connection: it is reset.
-//! 7. Who asks keeps the description by a pin, and nothing else of the process: a relay that is stopped holds up those who use
-//!    this end, for [`ANSWER_NS`], and no other `connect`, `close` or `fork`. One thread asks, others that use the end wait for it;
-//!    its handlers wait as well, as one that used the end would wait for what it has interrupted.
-//! 8. A thread that asks in the middle of a change ([`changing`]), which it does only where an end was demoted a moment ago,
-//!    waits for [`BRIEF_NS`], and not for another thread. Who is about to begin a change that needs all ends follows with
-//!    them before ([`with_all`]).
+//! 7. Who asks keeps the description by a pin, and nothing else of the process: a relay that is stopped holds up those
+//!    who use this end, for [`ANSWER_NS`], and no other `connect`, `close` or `fork`. One thread asks, others that use
+//!    the end wait for it; its handlers wait as well, as one that used the end would wait for what it has interrupted.
+//! 8. A thread that asks in the middle of a change ([`changing`]), which it does only where an end was demoted a moment
+//!    ago, waits for [`BRIEF_NS`], and not for another thread. Who is about to begin a change that needs all ends
+//!    follows with them before ([`with_all`]).
 //!
 //! A child that is made at the very moment is waited for until it has listed itself. A process that comes by the end
 //! in another way than by `fork` has to list itself ([`SideState::join`]) before it uses it.
@@ -86,8 +86,8 @@ fn catch_up_now() -> bool {
     any
 }
 
-/// Follows if the end was demoted by another holder. Returns whether the description is no lane any more. No lock may be
-/// held.
+/// Follows if the end was demoted by another holder. Returns whether the description is no lane any more. No lock may
+/// be held.
 #[inline]
 pub fn follow_if_relayed(fd: i32, desc: &'static Desc) -> bool {
     desc.shared.load(Relaxed) && follow(fd, desc)
@@ -161,8 +161,8 @@ fn replace(fd: i32, desc: &'static Desc, socket: Option<i32>) {
     slots::close_slot(desc);
 }
 
-/// This process has closed an end that is relayed. It was taken off the list; the relay may be waiting for that. If it has not
-/// heard yet what others have said, and there is no room for more, it will look at the list when it does.
+/// This process has closed an end that is relayed. It was taken off the list; the relay may be waiting for that. If it
+/// has not heard yet what others have said, and there is no room for more, it will look at the list when it does.
 pub fn left(side: &SideState) {
     if let Some(socket) = visit(&side.gate) {
         let _ = say(socket, &side.gate, LEAVE, libc::MSG_DONTWAIT);

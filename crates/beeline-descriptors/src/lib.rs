@@ -1,9 +1,10 @@
 //! Which fds of a process lead to what of ours, who keeps it, and how it ends.
 //!
-//! [`desc`] is what this process knows of an open file description, [`table`] leads there from an fd, and [`guards`] are a
-//! description that is locked or pinned for one. [`close`], [`linger`] and [`orphan`] are how descriptions end, [`ending`] and
-//! [`follow`] how connections do. What is done with a description of a kind is a table of [`operations`]: those who know
-//! listeners, epoll sets and the ways to connect stand above, and [`watchers`] are who of them is told of changes.
+//! [`desc`] is what this process knows of an open file description, [`table`] leads there from an fd, and [`guards`]
+//! are a description that is locked or pinned for one. [`close`], [`linger`] and [`orphan`] are how descriptions end,
+//! [`ending`] and [`follow`] how connections do. What is done with a description of a kind is a table of
+//! [`operations`]: those who know listeners, epoll sets and the ways to connect stand above, and [`watchers`] are who
+//! of them is told of changes.
 //!
 //! Sends and receives, which come by here each time, know lanes and call nothing through a table.
 //!

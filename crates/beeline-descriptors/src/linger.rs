@@ -11,8 +11,9 @@
 //! 3. The last pin closes the hidden number, with all that closing means.
 //! 4. In the child of a `fork` no call waits: hidden numbers are closed at once. A program that is executed does not
 //!    get them.
-//! 5. Where no number is to be had, the description ends at once, and the calls with `EBADF`. So do those that find that
-//!    the connection has become TCP meanwhile: the app's number, which the kernel would be asked for, is not theirs.
+//! 5. Where no number is to be had, the description ends at once, and the calls with `EBADF`. So do those that find
+//!    that the connection has become TCP meanwhile: the app's number, which the kernel would be asked for, is not
+//!    theirs.
 //!
 //! [`Pin::while_waiting`]: crate::desc::Pin::while_waiting
 //! [`Pin::fd`]: crate::desc::Pin::fd

@@ -1,12 +1,12 @@
 //! What the layers above do with a description: one table for each kind, as the kernel's `proto_ops`.
 //!
-//! A description leads to the table of what it became last ([`Desc::operations`]). A description knows neither listeners
-//! nor epoll sets, nor how a lane is given back: that stands in the table, which the layer that makes such a description
-//! stores with it.
+//! A description leads to the table of what it became last ([`Desc::operations`]). A description knows neither
+//! listeners nor epoll sets, nor how a lane is given back: that stands in the table, which the layer that makes such a
+//! description stores with it.
 //!
-//! 1. The table is stored before the kind. It stays when a connection becomes TCP, or an orphan: what has to be given back
-//!    at the end is still the lane's. So each operation looks for itself whether the description is of its kind, and a
-//!    table that takes the place of a lane's has the same `retire`.
+//! 1. The table is stored before the kind. It stays when a connection becomes TCP, or an orphan: what has to be given
+//!    back at the end is still the lane's. So each operation looks for itself whether the description is of its kind,
+//!    and a table that takes the place of a lane's has the same `retire`.
 //! 2. Only cold paths come by here. Sends and receives know lanes, and are not called through a pointer.
 
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
@@ -36,16 +36,16 @@ pub struct Operations {
     /// The last fd of this process that leads to the description is about to be closed. The caller holds
     /// `changing::changing`, or of a socket or a connection the change of that number.
     pub close: fn(&'static Desc),
-    /// The last pin is gone of a description that a hidden number leads to, which no call needs any more. No lock may be
-    /// held.
+    /// The last pin is gone of a description that a hidden number leads to, which no call needs any more. No lock may
+    /// be held.
     pub end_lingering: fn(&'static Desc),
     /// Nothing of this process uses the lane any more, which is still mapped: it is given back.
     pub retire: fn(&'static Desc),
-    /// The peer's end is closed, and nobody has taken the hello: the connection begins again over TCP, if it can. No lock
-    /// may be held.
+    /// The peer's end is closed, and nobody has taken the hello: the connection begins again over TCP, if it can. No
+    /// lock may be held.
     pub begin_anew: fn(i32, &'static Desc) -> Begun,
-    /// A send looks whether there still is a peer: so may who knows of something that the anchor does not tell. No lock may
-    /// be held.
+    /// A send looks whether there still is a peer: so may who knows of something that the anchor does not tell. No lock
+    /// may be held.
     pub look_below: fn(&'static Desc),
     /// The app is going to wait for the description.
     pub before_watch: fn(&'static Desc),

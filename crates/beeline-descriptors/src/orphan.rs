@@ -1,5 +1,5 @@
-//! Anchors that came from another program without the rest of their end (`life::adopt` of beeline-sockets): the lender had no
-//! descriptors to spare, or was not trusted, or did not pass through the library.
+//! Anchors that came from another program without the rest of their end (`life::adopt` of beeline-sockets): the lender
+//! had no descriptors to spare, or was not trusted, or did not pass through the library.
 //!
 //! The lane is not mapped here, so nothing can be sent or received. Such an end fails like a connection that was reset,
 //! and above all no byte of the app ever reaches the anchor, where it would be taken for a doorbell.

@@ -1,8 +1,9 @@
 //! What holds for one connection, and not for all of its process: said by a rule, by the program for its socket
 //! (`SO_BUSY_POLL`), or by `beeline set --connection`; the last who says it counts.
 //!
-//! The words stand in the connection's slot of the statistics file, where `beeline set` writes them; they are checked each
-//! time. Here are copies of what was good, for a connection that has no slot, or loses it in the child of a `fork`.
+//! The words stand in the connection's slot of the statistics file, where `beeline set` writes them; they are checked
+//! each time. Here are copies of what was good, for a connection that has no slot, or loses it in the child of a
+//! `fork`.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -87,7 +88,8 @@ impl Own {
     }
 }
 
-/// What `SO_BUSY_POLL` means here: so long a call looks again and again before it sleeps (socket(7)); never, if it is 0.
+/// What `SO_BUSY_POLL` means here: so long a call looks again and again before it sleeps (socket(7)); never, if it
+/// is 0.
 fn of_busy_poll(microseconds: i32) -> (Wait, Option<u64>) {
     match u64::try_from(microseconds) {
         Ok(0) | Err(_) => (Wait::Sleep, None),

@@ -1,8 +1,8 @@
 //! Read pacing: a blocking reader leaves a stream alone for a moment, the *pause*.
 //!
 //! A stream of small messages is better read in batches: a reader that looks at once takes the cache lines away from
-//! the writer for each message (measured with 64 bytes: 5 M/s against 14 M/s on an EPYC). On a Xeon it gave 25 M/s against 21
-//! M/s, in other hours the same, when not only the wait for data had pauses.
+//! the writer for each message (measured with 64 bytes: 5 M/s against 14 M/s on an EPYC). On a Xeon it gave 25 M/s
+//! against 21 M/s, in other hours the same, when not only the wait for data had pauses.
 //!
 //! 1. A stream is recognised in a wait: data came at the first look. From then on each receive begins with a pause.
 //! 2. It is longer while it gives small batches, and shorter when it ends before anything came.

@@ -1,7 +1,8 @@
 //! Sleeps of peers that this process has rung for (rule 8 of waking a reader, [`beeline_lane`]).
 //!
-//! A sleep is known by its number and by the process that sleeps, as the kernel names that: a number alone might be one that a process has seen
-//! with another and says for its own, so that the other is not rung. Where the kernel does not tell who is at the other end, each lane is rung.
+//! A sleep is known by its number and by the process that sleeps, as the kernel names that: a number alone might be one
+//! that a process has seen with another and says for its own, so that the other is not rung. Where the kernel does not
+//! tell who is at the other end, each lane is rung.
 
 use core::sync::atomic::{
     AtomicU64,
@@ -18,7 +19,8 @@ const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 /// In [`Desc::peer`]: nobody knows.
 const UNKNOWN: u64 = u64::MAX;
 
-/// The last sleeps that were rung for, each in the place that its name gives it. One that is forgotten is rung for again.
+/// The last sleeps that were rung for, each in the place that its name gives it. One that is forgotten is rung for
+/// again.
 static RUNG: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
 
 /// A sleep of a process.
@@ -27,7 +29,8 @@ pub(crate) struct Rung {
 }
 
 impl Rung {
-    /// The sleep with this number of the process at the other end of a lane, whose anchor is `fd`. `None` if that is not known.
+    /// The sleep with this number of the process at the other end of a lane, whose anchor is `fd`. `None` if that is
+    /// not known.
     pub(crate) fn of(desc: &Desc, fd: i32, sleep: u64) -> Option<Self> {
         let peer = match desc.peer.load(Relaxed) {
             0 => ask(desc, fd),
@@ -61,7 +64,8 @@ impl Rung {
     }
 }
 
-/// What keeps a process from naming its sleep so that it is taken for another one's: an odd number. `None` if the kernel has no chance to give.
+/// What keeps a process from naming its sleep so that it is taken for another one's: an odd number. `None` if the
+/// kernel has no chance to give.
 fn secret() -> Option<u64> {
     static SECRET: AtomicU64 = AtomicU64::new(0);
     let known = SECRET.load(Relaxed);

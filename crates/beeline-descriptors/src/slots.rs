@@ -10,7 +10,8 @@ use crate::desc::Desc;
 use crate::side::state;
 use crate::{kernel, stats, table};
 
-/// Gives a fresh lane its slot in the statistics file. `peer_pid` is the process at the other end, if it is known already.
+/// Gives a fresh lane its slot in the statistics file. `peer_pid` is the process at the other end, if it is known
+/// already.
 pub fn open_slot(desc: &'static Desc, peer_pid: Option<u32>) {
     let Some(slot) = stats::take_slot() else { return };
     let side = desc.side();

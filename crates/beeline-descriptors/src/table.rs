@@ -24,8 +24,8 @@ type Chunk = [AtomicPtr<Desc>; CHUNK_FDS];
 static ROOT: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; CHUNKS];
 #[unsafe(link_section = ".fork.written")]
 static LOCK: Lock = Lock::new();
-/// One more than the highest fd that ever led somewhere: those who go through the table, as each fork does on both sides,
-/// look no further.
+/// One more than the highest fd that ever led somewhere: those who go through the table, as each fork does on both
+/// sides, look no further.
 #[unsafe(link_section = ".fork.written")]
 static REACH: AtomicUsize = AtomicUsize::new(0);
 
@@ -208,8 +208,8 @@ fn put(file: i32, fd: i32) -> bool {
     kernel::dup3(file, fd, flags).is_ok()
 }
 
-/// Whether [`put_under`] may be expected to do it, by a number that the kernel has just given out: it refuses those beyond
-/// the limit, which may have been lowered since they were given out.
+/// Whether [`put_under`] may be expected to do it, by a number that the kernel has just given out: it refuses those
+/// beyond the limit, which may have been lowered since they were given out.
 pub fn may_be_put_under(fd: i32, desc: &'static Desc, given: i32) -> bool {
     let mut may = true;
     each_fd(fd, desc, |fd| may &= fd < given || within_limit(fd));

@@ -1,14 +1,14 @@
 //! Two ways to do the same, of which the machine decides which is faster: both are tried while the connection runs.
 //!
 //! 1. Time is taken of whole calls and added up over windows of so many bytes.
-//! 2. Now and then one window goes the other way. If that costs less by a certain part, it is the way from then on; if not,
-//!    the next trial comes after twice as many windows, up to a bound. It ends at once when it has cost what a whole window
-//!    of the usual way does.
+//! 2. Now and then one window goes the other way. If that costs less by a certain part, it is the way from then on; if
+//!    not, the next trial comes after twice as many windows, up to a bound. It ends at once when it has cost what a
+//!    whole window of the usual way does.
 //! 3. A window that costs twice as much as those before it is followed by a trial: something has changed.
-//! 4. A ring hides what a way costs the receiver until it is full. So a window is as long as four rings, at whose ends it is
-//!    full or empty, which is an eighth of the cost at most where both ends work equally; and after each change of the way as
-//!    much as a ring is not counted, because that is read as the other way has left it. (With windows of an
-//!    eighth of a ring, messages went around the caches on one CPU of an EPYC, with 12 GB/s instead of 17.)
+//! 4. A ring hides what a way costs the receiver until it is full. So a window is as long as four rings, at whose ends
+//!    it is full or empty, which is an eighth of the cost at most where both ends work equally; and after each change
+//!    of the way as much as a ring is not counted, because that is read as the other way has left it. (With windows of
+//!    an eighth of a ring, messages went around the caches on one CPU of an EPYC, with 12 GB/s instead of 17.)
 //!
 //! All of it is only a choice of speed: concurrent calls may spoil each other's figures, and nothing else.
 

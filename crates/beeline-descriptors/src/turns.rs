@@ -1,19 +1,19 @@
 //! Taking turns: how much a sender puts into the ring before a receiver on its own CPU is to read.
 //!
-//! Both cannot run at one time. A sender that fills a ring of 4 MiB before it sleeps has pushed the first of it out of its
-//! CPU's own cache when the receiver begins. What that costs, and what it costs to change over more often, is for the machine
-//! to say: on a Xeon with 2 MiB of second-level cache, messages of 64 KiB to 1 MiB go twice as fast in turns of 512 KiB
-//! (17 GB/s against 8); on an EPYC with a large cache behind 1 MiB, turns of 256 KiB take 1.3 times as long. The protocol is
-//! that of the lane (`beeline-lane`, *Turns*); here is what a connection knows of it.
+//! Both cannot run at one time. A sender that fills a ring of 4 MiB before it sleeps has pushed the first of it out of
+//! its CPU's own cache when the receiver begins. What that costs, and what it costs to change over more often, is for
+//! the machine to say: on a Xeon with 2 MiB of second-level cache, messages of 64 KiB to 1 MiB go twice as fast in
+//! turns of 512 KiB (17 GB/s against 8); on an EPYC with a large cache behind 1 MiB, turns of 256 KiB take 1.3 times as
+//! long. The protocol is that of the lane (`beeline-lane`, *Turns*); here is what a connection knows of it.
 //!
 //! 1. Only blocking sends of long messages take turns, and only while the peer shows this very CPU.
-//! 2. A turn is a quarter of the second-level cache: what is sent, the ring and what is received lie there together. The
-//!    option `turn_bytes` sets another length, or none.
-//! 3. With `turn_bytes=auto` both ways, in turns and with the whole ring, are tried ([`crate::trials`]): time is taken of
-//!    whole sends. One CPU does the work of both ends, so over several rings' length that is the time of both. Another
-//!    connection begins with what the last one of this process found.
-//! 4. A receiver that does not read when it is its turn has something else to do. Each time the sender has waited in vain it
-//!    does without turns for twice as many messages as before.
+//! 2. A turn is a quarter of the second-level cache: what is sent, the ring and what is received lie there together.
+//!    The option `turn_bytes` sets another length, or none.
+//! 3. With `turn_bytes=auto` both ways, in turns and with the whole ring, are tried ([`crate::trials`]): time is taken
+//!    of whole sends. One CPU does the work of both ends, so over several rings' length that is the time of both.
+//!    Another connection begins with what the last one of this process found.
+//! 4. A receiver that does not read when it is its turn has something else to do. Each time the sender has waited in
+//!    vain it does without turns for twice as many messages as before.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
@@ -21,7 +21,8 @@ use beeline_stats::tunables::{Threshold, option};
 
 use crate::trials::{Found, Terms, Trials};
 
-/// Bounds of a turn. Below, going to sleep and waking up costs more than the caches give; above, there is nothing to win.
+/// Bounds of a turn. Below, going to sleep and waking up costs more than the caches give; above, there is nothing to
+/// win.
 const TURN_MIN: u32 = 128 * 1024;
 const TURN_MAX: u32 = 1024 * 1024;
 /// Where the machine does not tell the size of its caches.

@@ -15,7 +15,8 @@ pub struct Watchers {
     pub forget: fn(i32, &'static Desc),
     /// Nothing leads to the description any more, and no set takes it in.
     pub forget_last: fn(i32, &'static Desc),
-    /// The description's state has changed in a way that the kernel may not tell. No lock of the description may be held.
+    /// The description's state has changed in a way that the kernel may not tell. No lock of the description may be
+    /// held.
     pub notify: fn(i32, &'static Desc),
     /// A call sleeps on the description by itself from now on, or another process may.
     pub disturb: fn(i32, &'static Desc),

@@ -87,7 +87,8 @@ unsafe fn from_raw(raw: *const libc::sockaddr) -> Option<SocketAddr> {
         _ => return None,
     };
     let mut storage = empty();
-    // SAFETY: the caller's promise makes `bytes` readable, and the storage, which is another place, has room for any address.
+    // SAFETY: the caller's promise makes `bytes` readable, and the storage, which is another place, has room for any
+    // address.
     unsafe { ptr::copy_nonoverlapping(raw.cast::<u8>(), (&raw mut storage).cast::<u8>(), bytes) };
     from_storage(&storage, u32::try_from(bytes).ok()?)
 }

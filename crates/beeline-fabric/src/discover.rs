@@ -79,7 +79,8 @@ pub struct Port {
     pub link_up: Option<bool>,
     /// Link layer, as the provider names it (`Ethernet`, `InfiniBand`); may be empty.
     pub link_layer: String,
-    /// RDMA over TCP (RFC 5040 ff.), which promises less: see [`Port::connector_speaks_first`] and [`crate::Flags::DELIVERED`].
+    /// RDMA over TCP (RFC 5040 ff.), which promises less: see [`Port::connector_speaks_first`] and
+    /// [`crate::Flags::DELIVERED`].
     pub iwarp: bool,
     /// Longest single operation.
     pub operation_bytes_max: usize,
@@ -106,15 +107,15 @@ impl Port {
         self.provider == "verbs"
     }
 
-    /// [`crate::Rail::connect`] waits, for two seconds, if the host does not answer: librdmacm finds the way to an address
-    /// in the call (`VERBS_RESOLVE_TIMEOUT` in libfabric's prov/verbs).
+    /// [`crate::Rail::connect`] waits, for two seconds, if the host does not answer: librdmacm finds the way to an
+    /// address in the call (`VERBS_RESOLVE_TIMEOUT` in libfabric's prov/verbs).
     #[must_use]
     pub fn connect_waits(&self) -> bool {
         self.provider == "verbs"
     }
 
-    /// A connection is made over a TCP connection to the same port. Soft-iWARP makes that within [`crate::Rail::connect`],
-    /// and waits there for as long as TCP tries (tcp(7), `tcp_syn_retries`: two minutes).
+    /// A connection is made over a TCP connection to the same port. Soft-iWARP makes that within
+    /// [`crate::Rail::connect`], and waits there for as long as TCP tries (tcp(7), `tcp_syn_retries`: two minutes).
     #[must_use]
     pub fn connects_over_tcp(&self) -> bool {
         self.iwarp

@@ -1,7 +1,8 @@
 //! libfabric's objects as Rust values: opened by a constructor, closed by `Drop`, each holding what it depends on.
 //!
 //! Everything here turns one call of `shim.c` into one checked result. The calls that hand memory to the provider
-//! (`recv`, `send`, `write`, `read`, `register`) are `unsafe`: the caller guarantees that the memory stays as long as it must.
+//! (`recv`, `send`, `write`, `read`, `register`) are `unsafe`: the caller guarantees that the memory stays as long as
+//! it must.
 //!
 //! The rail asks for `FI_THREAD_DOMAIN`: calls on one domain must not overlap. The handles are private to
 //! [`crate::Rail`], whose methods that reach libfabric all take `&mut self`.
@@ -148,8 +149,8 @@ impl EventQueue {
         Ok(Some(RawEvent { fid: event.fid.addr(), what, data: event.data[..bytes].to_vec() }))
     }
 
-    /// Whether one may sleep on the two wait fds: nothing is left to read, and both will ring for what comes. An events' fd that will
-    /// ring (`armed`) is not asked again.
+    /// Whether one may sleep on the two wait fds: nothing is left to read, and both will ring for what comes. An
+    /// events' fd that will ring (`armed`) is not asked again.
     pub fn may_sleep(&self, completions: &CompletionQueue, armed: bool) -> Result<bool, Number> {
         let events = if armed { ptr::null_mut() } else { self.open.raw() };
         // SAFETY: fabric and both queues are open; no queue of events is one that is left out.

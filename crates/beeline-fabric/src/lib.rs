@@ -21,9 +21,9 @@
 //!    in the receiver's memory (`FI_ORDER_SAW`; ports without it are not listed), and messages arrive in order.
 //!    Nothing is promised of the order within a write, so nobody may poll written memory for the end of it.
 //! 6. **When an endpoint goes down** ([`Event::Down`], once) nothing more can be posted on it, its operations complete
-//!    as failed, and messages that came before can still be polled. It stays until [`Rail::close`], which gives up
-//!    what is left in flight. Close it soon: where hardware found the fault, only then does the peer hear of it. After `close` the provider touches no memory for that endpoint, and no write of its
-//!    peer can land.
+//!    as failed, and messages that came before can still be polled. It stays until [`Rail::close`], which gives up what
+//!    is left in flight. Close it soon: where hardware found the fault, only then does the peer hear of it. After
+//!    `close` the provider touches no memory for that endpoint, and no write of its peer can land.
 //! 7. **A region's memory is freed by us, not by its owner**: the rail holds it by `Arc`. [`Rail::close_region`]
 //!    takes the key away, after which a peer that still uses it loses its connection;
 //!    [`Event::RegionClosed`] says that nothing can touch the memory any more, late writes included.

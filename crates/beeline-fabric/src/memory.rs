@@ -119,7 +119,8 @@ impl Pool {
     /// The first `bytes` of a slot.
     ///
     /// # Safety
-    /// Until the reference ends, the slot belongs to the caller: it is not posted, and no other reference to it is in use.
+    /// Until the reference ends, the slot belongs to the caller: it is not posted, and no other reference to it is in
+    /// use.
     pub unsafe fn received(&self, slot: usize, bytes: usize) -> &[u8] {
         assert!(bytes <= self.slot_bytes);
         // SAFETY: the slot has so many initialised bytes, and the caller is the only one to use them.

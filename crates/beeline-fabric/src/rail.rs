@@ -1,7 +1,8 @@
 //! One open port: its queues, its endpoints, its memory regions.
 //!
 //! The parts: [`connect`](self) makes and ends connections and tells events, `transfer` posts operations and tells
-//! completions, `regions` registers memory and says when it is free again; `state` is what they work on. The rules are in the head of the crate.
+//! completions, `regions` registers memory and says when it is free again; `state` is what they work on. The rules are
+//! in the head of the crate.
 
 mod connect;
 mod regions;

@@ -1,24 +1,26 @@
 //! Changes of what fd numbers lead to.
 //!
-//! 1. A change is *whole* ([`changing`]) or *of one number* ([`changing_number`]). A whole one keeps all others out. One of
-//!    one number keeps out whole ones and those of the same number; numbers that share a lock are as one. So threads that
-//!    connect and close sockets of their own do not wait for each other, and a `fork`, which is a whole change from before to
-//!    after, waits for them all: a child never inherits half a change.
-//! 2. Both are outermost in the lock order, and nest: what a thread begins in the middle of a change is a part of it. So in
-//!    the middle of a change of one number nothing is done that must be whole, and what such a number leads to is changed
-//!    only if no other number leads there: a second one comes by a whole change, or by one of the first number. A `fork` in the
-//!    middle of one, by a handler of the program's that runs because the change itself has crashed, is no whole change either:
-//!    the child inherits what other threads have half done, and no locks; such a child writes a report and ends.
-//! 3. Whoever changes one number takes a *seat*, by his identity, fences, and looks whether somebody has [`CHANGE`]. Then he
-//!    gives the seat back, waits without it until somebody else has `CHANGE` or nobody, and tries again; at last, or if the
-//!    holder is dead, his change is a whole one. Whoever makes a whole change takes `CHANGE`, fences, and waits
-//!    until each seat has been empty. The fences are sequentially consistent: of two that come at once one sees the other.
-//! 4. With his seat he takes the number's lock. Whoever has that has a seat already and waits for no `CHANGE`, so no two wait
-//!    for each other.
+//! 1. A change is *whole* ([`changing`]) or *of one number* ([`changing_number`]). A whole one keeps all others out.
+//!    One of one number keeps out whole ones and those of the same number; numbers that share a lock are as one. So
+//!    threads that connect and close sockets of their own do not wait for each other, and a `fork`, which is a whole
+//!    change from before to after, waits for them all: a child never inherits half a change.
+//! 2. Both are outermost in the lock order, and nest: what a thread begins in the middle of a change is a part of it.
+//!    So in the middle of a change of one number nothing is done that must be whole, and what such a number leads to is
+//!    changed only if no other number leads there: a second one comes by a whole change, or by one of the first number.
+//!    A `fork` in the middle of one, by a handler of the program's that runs because the change itself has crashed, is
+//!    no whole change either: the child inherits what other threads have half done, and no locks; such a child writes a
+//!    report and ends.
+//! 3. Whoever changes one number takes a *seat*, by his identity, fences, and looks whether somebody has [`CHANGE`].
+//!    Then he gives the seat back, waits without it until somebody else has `CHANGE` or nobody, and tries again; at
+//!    last, or if the holder is dead, his change is a whole one. Whoever makes a whole change takes `CHANGE`, fences,
+//!    and waits until each seat has been empty. The fences are sequentially consistent: of two that come at once one
+//!    sees the other.
+//! 4. With his seat he takes the number's lock. Whoever has that has a seat already and waits for no `CHANGE`, so no
+//!    two wait for each other.
 //! 5. Without a free seat the change is whole.
-//! 6. Whoever waits for a seat sleeps on its word, a millisecond at most, as for a [lock](crate::lock), and empties it if its
-//!    thread is gone. His wake-up is not overlooked, as a lock's may be: many may be waited for, one after the other. loom
-//!    explores rules 3 and 6 (`tests/loom`).
+//! 6. Whoever waits for a seat sleeps on its word, a millisecond at most, as for a [lock](crate::lock), and empties it
+//!    if its thread is gone. His wake-up is not overlooked, as a lock's may be: many may be waited for, one after the
+//!    other. loom explores rules 3 and 6 (`tests/loom`).
 //! 7. All of a change is a critical section: no handler of the app runs in the middle of it.
 
 mod seats;
@@ -87,7 +89,8 @@ pub fn changing() -> Changing {
     Changing { part: Part::Whole { _guard: guard } }
 }
 
-/// Keeps other changes of `fd` out for as long as the result lives, whole ones, and forks. Taken before any other lock; nests.
+/// Keeps other changes of `fd` out for as long as the result lives, whole ones, and forks. Taken before any other lock;
+/// nests.
 pub fn changing_number(fd: i32) -> Changing {
     if is_changing() {
         return Changing { part: Part::Nested };
@@ -137,8 +140,8 @@ pub fn reset_after_fork() {
     }
 }
 
-/// In the child of a `fork`, after [`reset_after_fork`]: ends what its thread held in the parent. Where dropping it leads is not where the rest of
-/// what a child runs lies.
+/// In the child of a `fork`, after [`reset_after_fork`]: ends what its thread held in the parent. Where dropping it
+/// leads is not where the rest of what a child runs lies.
 #[unsafe(link_section = ".text.fork")]
 pub fn end_in_child(held: Changing) {
     let is_whole = matches!(held.part, Part::Whole { .. });

@@ -1,7 +1,8 @@
 //! Messages with control data (sendmsg(2), recvmsg(2)), above all with descriptors (`SCM_RIGHTS`).
 //!
-//! Control data of our own, and what the kernel has filled in, is walked by libc's macros ([`each`]). They would follow any length that a
-//! program writes there, also out of the buffer or round in circles, so what comes from one is walked by [`each_of_app`].
+//! Control data of our own, and what the kernel has filled in, is walked by libc's macros ([`each`]). They would follow
+//! any length that a program writes there, also out of the buffer or round in circles, so what comes from one is walked
+//! by [`each_of_app`].
 
 use core::mem::MaybeUninit;
 
@@ -138,9 +139,9 @@ pub unsafe fn each(message: &libc::msghdr, mut f: impl FnMut(&libc::cmsghdr, *mu
     }
 }
 
-/// Calls `f` with each control message that a program sends: its header, where its data is, and how many bytes. Returns where the
-/// last one ends, aligned. `None` where one claims a length that cannot be, for which the kernel refuses the whole (`CMSG_OK`,
-/// Linux include/linux/socket.h).
+/// Calls `f` with each control message that a program sends: its header, where its data is, and how many bytes. Returns
+/// where the last one ends, aligned. `None` where one claims a length that cannot be, for which the kernel refuses the
+/// whole (`CMSG_OK`, Linux include/linux/socket.h).
 ///
 /// # Safety
 /// The message must be valid as for sendmsg(2).
@@ -158,8 +159,8 @@ pub unsafe fn each_of_app(
     }
     let mut at = 0;
     while room.checked_sub(at).is_some_and(|left| left >= HEADER_BYTES) {
-        // SAFETY: a whole header lies before `room`, up to which the data is readable, as the caller guarantees. The program may
-        // have put it at any address, and another thread of it may write there: it is read once.
+        // SAFETY: a whole header lies before `room`, up to which the data is readable, as the caller guarantees. The
+        // program may have put it at any address, and another thread of it may write there: it is read once.
         let header = unsafe { base.add(at).cast::<libc::cmsghdr>().read_unaligned() };
         if header.cmsg_len < HEADER_BYTES || header.cmsg_len > room - at {
             return None;

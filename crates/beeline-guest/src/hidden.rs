@@ -12,12 +12,13 @@ use beeline_stats::Counter;
 use crate::kernel::{descriptor_limit, fcntl, now_ns, recent_descriptor_limit};
 use crate::stats;
 
-/// The numbers of descriptors that can be ours, hidden, or members of a set, here and in all other tables: those below the
-/// kernel's default limit (`fs.nr_open`). What has a higher one is the kernel's business alone.
+/// The numbers of descriptors that can be ours, hidden, or members of a set, here and in all other tables: those below
+/// the kernel's default limit (`fs.nr_open`). What has a higher one is the kernel's business alone.
 pub const FDS: usize = 1 << 20;
 
 /// Limits above this leave room for us above the numbers that `select` takes. A fork with a descriptor just there costs
-/// 3 us more than without, and 14 us more at 3,968, because it copies the kernel's table up to the highest number in use.
+/// 3 us more than without, and 14 us more at 3,968, because it copies the kernel's table up to the highest number in
+/// use.
 const LIMIT_LARGE: usize = 4096;
 /// How long nothing is kept that is only good to have, once the program ran short of numbers.
 const SHORT_NS: u64 = 1_000_000_000;
@@ -124,8 +125,8 @@ pub fn twin_to_keep(fd: i32) -> Option<i32> {
     Some(twin as i32)
 }
 
-/// Gives a hidden descriptor another number, among the last below `limit`. None, and it is closed, if there is no room, or
-/// so little that the program would get other numbers than without us.
+/// Gives a hidden descriptor another number, among the last below `limit`. None, and it is closed, if there is no room,
+/// or so little that the program would get other numbers than without us.
 pub fn move_below(fd: i32, limit: usize) -> Option<i32> {
     /// Where the last numbers are some of many.
     const LIMIT_LEAST: usize = 64;
@@ -156,7 +157,8 @@ pub fn keep(fd: i32) -> Option<i32> {
     Some(hidden)
 }
 
-/// Closes a hidden descriptor that is good to have, but not needed, when there is little room. Whether it is still there.
+/// Closes a hidden descriptor that is good to have, but not needed, when there is little room. Whether it is still
+/// there.
 pub fn keep_hidden(fd: i32) -> bool {
     let kept = may_keep();
     if !kept {
@@ -201,8 +203,8 @@ pub fn close_hidden(fd: i32) {
     let _ = sys::close(fd);
 }
 
-/// The first number for descriptors of ours: the last ones. Where the limit is large, they begin above what `select` takes,
-/// and the program's come among them.
+/// The first number for descriptors of ours: the last ones. Where the limit is large, they begin above what `select`
+/// takes, and the program's come among them.
 fn hidden_from(limit: usize) -> usize {
     if limit > LIMIT_LARGE { libc::FD_SETSIZE } else { last_numbers(limit) }
 }

@@ -485,8 +485,8 @@ pub fn tcp_state(fd: i32) -> Option<u8> {
     getsockopt::<[u8; 8]>(fd, libc::IPPROTO_TCP, libc::TCP_INFO).ok().map(|info| info[0])
 }
 
-/// Whether a TCP socket is not connected, nor about to be, and never heard a byte or an end from a peer: of those that are over in good order
-/// the kernel counts the end as a byte.
+/// Whether a TCP socket is not connected, nor about to be, and never heard a byte or an end from a peer: of those that
+/// are over in good order the kernel counts the end as a byte.
 #[must_use]
 pub fn never_was_connected(fd: i32) -> bool {
     /// Where `tcpi_bytes_received` lies in struct tcp_info (linux/tcp.h), and its end.

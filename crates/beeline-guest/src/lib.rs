@@ -1,7 +1,7 @@
 //! Living in somebody else's process.
 //!
-//! What any guest there needs, whatever it is there for: kernel calls, the program's memory and its limits, threads, signals,
-//! cancellation, locks, storage, waits, and the process's figures. Nothing here knows sockets or lanes.
+//! What any guest there needs, whatever it is there for: kernel calls, the program's memory and its limits, threads,
+//! signals, cancellation, locks, storage, waits, and the process's figures. Nothing here knows sockets or lanes.
 //!
 //! # Rules
 //!

@@ -4,13 +4,13 @@
 //! for its cgroup, and, where the program locks what it maps, locked memory. The program's own limits are meant for the
 //! program, so lanes stop well before them, and connections go on over TCP with the reason.
 //!
-//! 1. **Mappings** (`vm.max_map_count`). A lane takes [`LANE_MAPPINGS`]. Lanes may take a half of the limit at most, and
-//!    an eighth of it is always left to the program. How many mappings the program has is counted by reading
-//!    `/proc/self/maps`, which takes about a microsecond a mapping: when the first door opens, and whenever the
-//!    number of lanes has grown by about as much as it was.
-//! 2. **Locked memory** (`mlockall(MCL_FUTURE)`, `RLIMIT_MEMLOCK`). What is mapped then is made resident and locked as a
-//!    whole, a ring of megabytes as well. Nobody tells us, as the program may have called the kernel itself or before we
-//!    were loaded; but `MADV_DONTNEED` is refused for locked memory, so each fresh mapping is asked. New connections
+//! 1. **Mappings** (`vm.max_map_count`). A lane takes [`LANE_MAPPINGS`]. Lanes may take a half of the limit at most,
+//!    and an eighth of it is always left to the program. How many mappings the program has is counted by reading
+//!    `/proc/self/maps`, which takes about a microsecond a mapping: when the first door opens, and whenever the number
+//!    of lanes has grown by about as much as it was.
+//! 2. **Locked memory** (`mlockall(MCL_FUTURE)`, `RLIMIT_MEMLOCK`). What is mapped then is made resident and locked as
+//!    a whole, a ring of megabytes as well. Nobody tells us, as the program may have called the kernel itself or before
+//!    we were loaded; but `MADV_DONTNEED` is refused for locked memory, so each fresh mapping is asked. New connections
 //!    are TCP; a lane that a client has offered already is unlocked.
 //! 3. **Memory of the cgroup** ([`cgroup`]). The pages of a ring count for the cgroup of whoever writes it first, so a
 //!    process answers for the rings that it writes: a quarter of the limit at most, and of what is free no more than a

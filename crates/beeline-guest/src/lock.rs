@@ -4,8 +4,8 @@
 //! that share a connection have [`shared`] ones:
 //!
 //! 1. Taking a free lock is one compare-and-swap; giving it back is one store.
-//! 2. A waiter spins for a moment ([`Moment`]) and then sleeps on the word with a futex, at most a millisecond at a time.
-//!    The bound lets an owner unlock without a fence: a wake-up that it overlooks costs that long.
+//! 2. A waiter spins for a moment ([`Moment`]) and then sleeps on the word with a futex, at most a millisecond at a
+//!    time. The bound lets an owner unlock without a fence: a wake-up that it overlooks costs that long.
 //! 3. After each such millisecond a waiter asks the kernel whether the owner still lives, and takes the
 //!    lock over from a dead one. Sections commit by single stores, so what the dead owner left is
 //!    consistent; the new owner is told ([`Taken::Inherited`]) and brings derived state up to date.
@@ -45,8 +45,9 @@ pub enum Taken {
     Inherited,
 }
 
-/// How long it pays to spin for an owner who runs on another CPU. By the clock, as what `PAUSE` takes differs tenfold from
-/// processor to processor: an owner who has been kept from its CPU, perhaps by the waiter, comes no sooner for all that.
+/// How long it pays to spin for an owner who runs on another CPU. By the clock, as what `PAUSE` takes differs tenfold
+/// from processor to processor: an owner who has been kept from its CPU, perhaps by the waiter, comes no sooner for all
+/// that.
 #[derive(Default)]
 struct Moment {
     /// 0 before the first pause.

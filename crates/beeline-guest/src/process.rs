@@ -25,10 +25,10 @@ use crate::lock::Lock;
 
 /// Forks of every kind so far. Counted by the `vfork` stub of `beeline-preload`, too, in assembly.
 ///
-/// Most of what every fork writes, in parent or child, lies together in this section: each page written is a fault and a
-/// copy. All of it is read far more often than written: what threads write all the time has a section of its own beside
-/// it, `.fork.written`. Both lie on one page (`fork.ld` of `beeline-preload`). What children run lies together in
-/// `.text.fork`, for the same reason.
+/// Most of what every fork writes, in parent or child, lies together in this section: each page written is a fault and
+/// a copy. All of it is read far more often than written: what threads write all the time has a section of its own
+/// beside it, `.fork.written`. Both lie on one page (`fork.ld` of `beeline-preload`). What children run lies together
+/// in `.text.fork`, for the same reason.
 #[unsafe(link_section = ".fork")]
 pub static FORKS: AtomicU32 = AtomicU32::new(0);
 
@@ -73,8 +73,8 @@ fn begun_with() -> &'static Begun {
     unsafe { &*CONFIG.begun.get() }
 }
 
-/// The options that this process began with. Read from the environment once: the app may clear it later. What may be set
-/// while it runs is asked with [`crate::live`].
+/// The options that this process began with. Read from the environment once: the app may clear it later. What may be
+/// set while it runs is asked with [`crate::live`].
 #[must_use]
 #[inline]
 pub fn config() -> &'static Tunables {
@@ -187,8 +187,8 @@ pub fn has_started() -> bool {
 }
 
 /// Why a connection that is made here and now is the kernel's, if the process has stopped to accelerate: it is to be
-/// counted. `None` where that must not be done: sealed, where nothing can be asked about it, in a `vfork` child, or where
-/// nothing was to be accelerated.
+/// counted. `None` where that must not be done: sealed, where nothing can be asked about it, in a `vfork` child, or
+/// where nothing was to be accelerated.
 #[must_use]
 #[cold]
 pub fn stopped() -> Option<Reason> {

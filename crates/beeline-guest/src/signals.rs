@@ -44,18 +44,19 @@ const ADDRESS: u64 = RESETHAND - 1;
 static HANDLERS: [AtomicU64; SIGNALS] = [const { AtomicU64::new(0) }; SIGNALS];
 /// Signals for which siginterrupt(3) asked that calls be interrupted; `signal` heeds it.
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
-/// Whether a handler that does not restart calls was installed for `SIGABRT`. Of the signals whose handlers are not wrapped it alone is
-/// sent to programs that wait, by whoever finds that they take too long.
+/// Whether a handler that does not restart calls was installed for `SIGABRT`. Of the signals whose handlers are not
+/// wrapped it alone is sent to programs that wait, by whoever finds that they take too long.
 static UNSEEN_INTERRUPTS: AtomicBool = AtomicBool::new(false);
 static LOCK: Lock = Lock::new();
 
-/// Whether handlers that ran without our seeing it restart calls: the C library's own do, as for setuid(2) in a process of threads, and
-/// those of runtimes that install them by system calls of their own.
+/// Whether handlers that ran without our seeing it restart calls: the C library's own do, as for setuid(2) in a process
+/// of threads, and those of runtimes that install them by system calls of their own.
 pub(crate) fn unseen_restart() -> bool {
     !UNSEEN_INTERRUPTS.load(Relaxed)
 }
 
-/// A handler is installed that is not wrapped. The child of a `vfork` has dispositions of its own, and its parent's memory.
+/// A handler is installed that is not wrapped. The child of a `vfork` has dispositions of its own, and its parent's
+/// memory.
 fn note_unseen(signal: i32, handler: usize, restarts: bool) {
     if signal == libc::SIGABRT && !process::is_guest_of_parent() {
         UNSEEN_INTERRUPTS.store(is_handler(handler) && !restarts, Relaxed);
@@ -87,8 +88,8 @@ unsafe fn real(signal: i32, new: *const libc::sigaction, old: *mut libc::sigacti
     }
     // SAFETY: stored by `set_real_sigaction` from a function of this type.
     let real: RealSigaction = unsafe { core::mem::transmute(real) };
-    // SAFETY: the pointers are valid for sigaction(2), as the caller guarantees. libc's errno is this thread's own; the app's
-    // value is put back.
+    // SAFETY: the pointers are valid for sigaction(2), as the caller guarantees. libc's errno is this thread's own; the
+    // app's value is put back.
     unsafe {
         let errno = __errno_location();
         let kept = *errno;
@@ -296,8 +297,8 @@ pub fn note_siginterrupt(signal: i32, interrupts: bool) {
 /// Called before a handler runs on a thread that waits for something, with [`Thread::waits_for`].
 static BEFORE_HANDLERS: AtomicUsize = AtomicUsize::new(0);
 
-/// From now on `told` is called before a handler runs on a thread that [`Thread::waits_for`] something: a handler may take its time,
-/// or never come back.
+/// From now on `told` is called before a handler runs on a thread that [`Thread::waits_for`] something: a handler may
+/// take its time, or never come back.
 pub fn before_handlers(told: fn(usize)) {
     BEFORE_HANDLERS.store(told as usize, Relaxed);
 }

@@ -22,8 +22,8 @@ pub unsafe trait Stable: Sync + Sized + 'static {
     /// The link to the next free object; not used while the object is in use.
     fn next_free(&self) -> &AtomicPtr<Self>;
 
-    /// Frees the object's locks, if it has any, of threads of the parent: nobody uses the object, and this is the child of
-    /// a fork.
+    /// Frees the object's locks, if it has any, of threads of the parent: nobody uses the object, and this is the child
+    /// of a fork.
     fn forget_other_threads(&self) {}
 }
 
@@ -33,8 +33,8 @@ pub struct Slab<T: Stable> {
     free: AtomicPtr<T>,
     /// The first on the free list of those that were there at the last fork, in the child of one; else null.
     inherited: AtomicPtr<T>,
-    /// The first of those that nobody has used yet, and how many they are. They are in no list: to link them would touch a
-    /// page of each, in every child of a server that forks.
+    /// The first of those that nobody has used yet, and how many they are. They are in no list: to link them would
+    /// touch a page of each, in every child of a server that forks.
     fresh: AtomicPtr<T>,
     fresh_left: AtomicU32,
     used: AtomicU32,
@@ -98,8 +98,8 @@ impl<T: Stable> Slab<T> {
         let first = self.fresh.load(Ordering::Relaxed);
         self.fresh.store(first.wrapping_add(1), Ordering::Relaxed);
         self.fresh_left.fetch_sub(1, Ordering::Relaxed);
-        // SAFETY: within a mapping that stays, and mappings are page-aligned; zeroed memory is a valid `T` by the trait's
-        // contract.
+        // SAFETY: within a mapping that stays, and mappings are page-aligned; zeroed memory is a valid `T` by the
+        // trait's contract.
         unsafe { first.as_ref() }
     }
 

@@ -1,8 +1,8 @@
 //! The writer of the statistics file (its layout is `beeline_stats::layout`).
 //!
-//! 1. The file is made when there is something to count for the first time, so a process that does nothing
-//!    with TCP leaves no trace, unless it is one that could do so past us ([`appear`]). Until then, and for ever when the file cannot be made, figures go to a header
-//!    of ours that nobody reads.
+//! 1. The file is made when there is something to count for the first time, so a process that does nothing with TCP
+//!    leaves no trace, unless it is one that could do so past us ([`appear`]). Until then, and for ever when the file
+//!    cannot be made, figures go to a header of ours that nobody reads.
 //! 2. Space is allocated before it is mapped into use: a full `/dev/shm` is an error here and never a SIGBUS
 //!    in the app.
 //! 3. No descriptor is kept. To grow, the file is opened again by name and recognised by its inode.

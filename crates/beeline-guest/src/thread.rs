@@ -38,7 +38,8 @@ pub struct Thread {
     pub(crate) changes_number: AtomicBool,
     /// Whether the thread is in [`cancel::point`].
     pub(crate) at_cancellation_point: AtomicBool,
-    /// What the thread waits for, if handlers that run meanwhile are to be told of ([`crate::signals::before_handlers`]); else 0.
+    /// What the thread waits for, if handlers that run meanwhile are to be told of
+    /// ([`crate::signals::before_handlers`]); else 0.
     pub waits_for: AtomicUsize,
     /// The fork that the thread has called for (`life` of beeline-sockets).
     pub forking: AtomicU32,

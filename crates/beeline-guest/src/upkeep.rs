@@ -1,8 +1,8 @@
-//! What calls of the program look after for the process while they wait, or have nothing to report: hellos that nobody has
-//! taken yet (`offers` of beeline-sockets).
+//! What calls of the program look after for the process while they wait, or have nothing to report: hellos that nobody
+//! has taken yet (`offers` of beeline-sockets).
 //!
-//! There is no thread of ours that could. So every call comes by here that could wait or look, in layers which know nothing
-//! of what there is to do. Mostly there is nothing, and then it costs one load.
+//! There is no thread of ours that could. So every call comes by here that could wait or look, in layers which know
+//! nothing of what there is to do. Mostly there is nothing, and then it costs one load.
 
 use core::sync::atomic::{
     AtomicBool, AtomicPtr,

@@ -3,20 +3,22 @@
 //! Interrupts when idle, polling when busy. A wait for a connection spins first if that has paid lately:
 //!
 //! 1. Each connection has a budget. A wait that ends with news within `spin_ns_max`, spinning or asleep, makes it
-//!    `spin_ns_max` where most waits of late ended so ([`state`]); a spin that ends with nothing halves it, and so does one that
-//!    ends with news of a kernel socket, a timer or a pipe beside lanes, of which a sleep would have heard as soon.
-//!    A waiter whose sleep costs more than that of one connection, an epoll set with many, spins longer by as much;
-//!    so does every waiter where system calls are dear, as under a tracer: see [`priced`].
-//! 2. Both ends of a conversation may be asleep at each message only because the other is: neither hears within
-//!    its budget what takes two wake-ups. So a connection whose budget fell to nothing spins long, nevertheless,
-//!    once in [`PROBE_EVERY`] waits; less and less often the more of these probes are in vain, so that they are not what
-//!    the slowest in a hundred messages wait for, and not where most waits end late or with other news than a probe could win.
-//! 3. There is no spin for a peer that runs on this very CPU, nor is what came after such a wait a reason to spin ([`near`]).
+//!    `spin_ns_max` where most waits of late ended so ([`state`]); a spin that ends with nothing halves it, and so does
+//!    one that ends with news of a kernel socket, a timer or a pipe beside lanes, of which a sleep would have heard as
+//!    soon. A waiter whose sleep costs more than that of one connection, an epoll set with many, spins longer by as
+//!    much; so does every waiter where system calls are dear, as under a tracer: see [`priced`].
+//! 2. Both ends of a conversation may be asleep at each message only because the other is: neither hears within its
+//!    budget what takes two wake-ups. So a connection whose budget fell to nothing spins long, nevertheless, once in
+//!    [`PROBE_EVERY`] waits; less and less often the more of these probes are in vain, so that they are not what the
+//!    slowest in a hundred messages wait for, and not where most waits end late or with other news than a probe could
+//!    win.
+//! 3. There is no spin for a peer that runs on this very CPU, nor is what came after such a wait a reason to spin
+//!    ([`near`]).
 //! 4. There is no spin in a crowd of threads that wait ([`crowd`]), nor where more gets done without ([`without`]).
 //! 5. A gap in the spinner's own time means that the kernel ran something else on this CPU: there is more
 //!    work than CPUs. The spin ends, and nothing is left of the budget.
-//! 6. How a waiter waits is its [`Mode`], one word, which whoever is about to wait brings up to date: by what was set for the
-//!    connection, by rule, or for the process ([`SpinState::follow`]). Here only that word is asked.
+//! 6. How a waiter waits is its [`Mode`], one word, which whoever is about to wait brings up to date: by what was set
+//!    for the connection, by rule, or for the process ([`SpinState::follow`]). Here only that word is asked.
 //! 7. A handler of the app that runs meanwhile ends a spin as it ends a sleep.
 
 mod crowd;
@@ -344,7 +346,8 @@ impl Budget<'_> {
         self.state.ns.store(if left < SPIN_NS_MIN { 0 } else { left }, Relaxed);
     }
 
-    /// A sleep that followed [`Budget::spin`] ended: with `news` of lanes from a peer that is not near, or with something else.
+    /// A sleep that followed [`Budget::spin`] ended: with `news` of lanes from a peer that is not near, or with
+    /// something else.
     pub fn slept(&self, patience: &Patience, news: bool) {
         if patience.since_ns == 0 {
             return;

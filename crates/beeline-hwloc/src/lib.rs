@@ -3,9 +3,10 @@
 //! A crate of its own because whoever depends on it is linked against libhwloc and does not start where that is not
 //! installed. The bridge depends on it; the `beeline` command does not (`docs/design/0005-topology.md`).
 //!
-//! 1. hwloc discovers and writes its XML, and [`beeline_topo::xml`] reads that: the same code that reads recorded hosts.
-//! 2. CPUs and nodes that this process may not use are described, too: a bridge that is kept to some CPUs serves programs on
-//!    all of them.
+//! 1. hwloc discovers and writes its XML, and [`beeline_topo::xml`] reads that: the same code that reads recorded
+//!    hosts.
+//! 2. CPUs and nodes that this process may not use are described, too: a bridge that is kept to some CPUs serves
+//!    programs on all of them.
 //! 3. What hwloc would do to find accelerators (load their drivers' libraries, talk to an X server) is left out.
 //! 4. The kernel adds what hwloc does not say: how fast ports are, and RDMA devices in software.
 

@@ -51,28 +51,30 @@
 //! 4. Bells are taken out only after a look at the ring that came after arming, only those counted before
 //!    it, and under the rx lock: whoever dies in between, or finds news and never reads it, leaves an
 //!    armed word or a queued bell to the others that sleep, never silence.
-//! 5. At most three bells are outstanding: the kept one, the one for the present generation, and one from
-//!    a writer that raced with arming or died; and one of each writer that shares the end and rings at the same time,
-//!    which is few compared with what a socket holds that is not plugged. So a bell never finds the socket full, which would lose it:
-//!    the word would be cleared, and the bells that filled the socket counted before and taken out.
+//! 5. At most three bells are outstanding: the kept one, the one for the present generation, and one from a writer that
+//!    raced with arming or died; and one of each writer that shares the end and rings at the same time, which is few
+//!    compared with what a socket holds that is not plugged. So a bell never finds the socket full, which would lose
+//!    it: the word would be cleared, and the bells that filled the socket counted before and taken out.
 //!
-//! 6. An end that is closed says so by a flag, fences, and rings a peer that it finds armed; its anchor may stay open. Who arms
-//!    looks at the flag behind the fence, and leaves the last bell to the others that sleep. Who rings such an end looks at the flag
-//!    then, and leaves the word armed.
-//! 7. A bell may lie in the socket of a reader that looks at the ring itself and does not arm, or not yet. It may take all
-//!    bells out ([`Reader::drain_bells`]) if it knows that nobody sleeps on the anchor and that whoever wants to will arm
-//!    first, under the rx lock. It clears its word before, and notes that: the arming that follows has no bell to count. A
-//!    writer that found the word armed may ring late; that bell ends one sleep in vain.
-//! 8. Who sleeps on many lanes at once may give that *sleep* a number that no other sleep has, and name it in each of them when it arms.
-//!    A writer that has rung for a sleep on one lane rings for it on no other one, and leaves the word armed there. So
-//!    - the sleeper looks at all lanes that it has named the sleep in, whichever bell has woken it, and names another sleep in them, or none,
-//!      before its next one, and looks at them once more behind a fence;
+//! 6. An end that is closed says so by a flag, fences, and rings a peer that it finds armed; its anchor may stay open.
+//!    Who arms looks at the flag behind the fence, and leaves the last bell to the others that sleep. Who rings such an
+//!    end looks at the flag then, and leaves the word armed.
+//! 7. A bell may lie in the socket of a reader that looks at the ring itself and does not arm, or not yet. It may take
+//!    all bells out ([`Reader::drain_bells`]) if it knows that nobody sleeps on the anchor and that whoever wants to
+//!    will arm first, under the rx lock. It clears its word before, and notes that: the arming that follows has no bell
+//!    to count. A writer that found the word armed may ring late; that bell ends one sleep in vain.
+//! 8. Who sleeps on many lanes at once may give that *sleep* a number that no other sleep has, and name it in each of
+//!    them when it arms. A writer that has rung for a sleep on one lane rings for it on no other one, and leaves the
+//!    word armed there. So
+//!    - the sleeper looks at all lanes that it has named the sleep in, whichever bell has woken it, and names another
+//!      sleep in them, or none, before its next one, and looks at them once more behind a fence;
 //!    - nobody else sleeps on such a lane, or has the kernel watch it: who wants to names no sleep when it arms;
-//!    - nobody takes the bells out of such a lane while somebody sleeps by it, unless it wakes the sleeper another way; so no lane is armed
-//!      twice for one sleep.
+//!    - nobody takes the bells out of such a lane while somebody sleeps by it, unless it wakes the sleeper another way;
+//!      so no lane is armed twice for one sleep.
 //!
-//!    The writer reads the sleep behind its fence. If that is an old one, the new one's look at the tail finds what it has published. A
-//!    close is told on each lane, and so is what comes when the peer has read nothing for some bells: it may be dead.
+//!    The writer reads the sleep behind its fence. If that is an old one, the new one's look at the tail finds what it
+//!    has published. A close is told on each lane, and so is what comes when the peer has read nothing for some bells:
+//!    it may be dead.
 //!
 //! # Waking a writer
 //!
@@ -96,16 +98,17 @@
 //!
 //! # Turns
 //!
-//! Two ends on one CPU cannot run at one time. So a reader there is woken when a message is written, not for each chunk of it, and an emptied
-//! ring is begun anew ([`Writer::beside_reader`]). What the writer has put into the ring should still be in the cache when
-//! the reader runs, and a ring is larger than that; hence turns:
+//! Two ends on one CPU cannot run at one time. So a reader there is woken when a message is written, not for each chunk
+//! of it, and an emptied ring is begun anew ([`Writer::beside_reader`]). What the writer has put into the ring should
+//! still be in the cache when the reader runs, and a ring is larger than that; hence turns:
 //!
-//! 1. A writer whose peer is on its CPU finds the ring full when a *turn* is unread ([`Writer::in_turns`]). Then it sets its
-//!    turn word, fences, looks at the peer's head again, and sleeps on the word for a short time at most.
-//! 2. A reader that is about to sleep has had its turn. Behind the fence of arming it looks at the peer's turn word, clears
-//!    it and wakes who sleeps there. By the two fences either the writer sees the new head or the reader sees the word.
-//! 3. Nothing rests on it. The kernel's view of the connection is that of the whole ring; a reader that does something else
-//!    and a word that the peer has spoilt cost the writer that short time, after which it uses the whole ring.
+//! 1. A writer whose peer is on its CPU finds the ring full when a *turn* is unread ([`Writer::in_turns`]). Then it
+//!    sets its turn word, fences, looks at the peer's head again, and sleeps on the word for a short time at most.
+//! 2. A reader that is about to sleep has had its turn. Behind the fence of arming it looks at the peer's turn word,
+//!    clears it and wakes who sleeps there. By the two fences either the writer sees the new head or the reader sees
+//!    the word.
+//! 3. Nothing rests on it. The kernel's view of the connection is that of the whole ring; a reader that does something
+//!    else and a word that the peer has spoilt cost the writer that short time, after which it uses the whole ring.
 //!
 //! Urgent bytes have rules of their own: [`urgent`].
 //!
@@ -113,8 +116,9 @@
 //! learns it looks at the flags, then at the cursor (the reverse of the order in which the peer stored them),
 //! and reads what is there.
 //!
-//! So the kernel's view of a quiet connection is never less ready than the truth once somebody has armed it: a bell is queued or the
-//! word is armed whenever somebody may sleep. What came before that, who is about to sleep finds in the ring.
+//! So the kernel's view of a quiet connection is never less ready than the truth once somebody has armed it: a bell is
+//! queued or the word is armed whenever somebody may sleep. What came before that, who is about to sleep finds in the
+//! ring.
 #![cfg_attr(not(loom), no_std)]
 #![forbid(unsafe_code)]
 

@@ -5,15 +5,15 @@
 //! at most one can succeed.
 //!
 //! 1. The client makes the word [`OFFERED`] before it says hello.
-//! 2. The server takes the lane by [`take`], when all that may fail has been done, and before it reads a byte. Who is too
-//!    late closes its end of the anchor, and has never had a client.
+//! 2. The server takes the lane by [`take`], when all that may fail has been done, and before it reads a byte. Who is
+//!    too late closes its end of the anchor, and has never had a client.
 //! 3. The client takes it back by [`withdraw`], and sends no byte of the ring another way before.
 //! 4. A client that finds no other way, after all, and has sent nothing, may offer the lane again ([`offer_again`]). A
 //!    server that looked in between has closed its end of the anchor, which tells the client to withdraw once more.
 //! 5. From [`TAKEN`] on the word never changes, until the lane is used for another connection. Whoever sees that the
 //!    anchor's other end is closed, and withdraws then, knows that nobody has read or will read a byte.
-//! 6. A server says in its flags, too, that it has taken the lane ([`crate::flags::TAKEN`]), after [`take`]: for clients
-//!    that look at the flags anyway. One that dies between the two has taken it.
+//! 6. A server says in its flags, too, that it has taken the lane ([`crate::flags::TAKEN`]), after [`take`]: for
+//!    clients that look at the flags anyway. One that dies between the two has taken it.
 //!
 //! The word is the client's to write, which may be hostile: it spoils its own connection. Either end reads it once for
 //! each decision.

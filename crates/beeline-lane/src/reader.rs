@@ -120,8 +120,8 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
         self.tail() != self.state.head.load(Relaxed)
     }
 
-    /// As [`Reader::read`], where little is to be moved and nothing else to be done. 0, with nothing done, when there is
-    /// nothing, too much for `limit`, or anything unusual.
+    /// As [`Reader::read`], where little is to be moved and nothing else to be done. 0, with nothing done, when there
+    /// is nothing, too much for `limit`, or anything unusual.
     ///
     /// # Errors
     /// A [`Fault`] of the peer. What was read is consumed.
@@ -252,7 +252,8 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
         self.arm_for(since, 0, bells)
     }
 
-    /// As [`Reader::arm`], for the sleep of this number, which a bell on any lane that names it ends: see rule 8. 0 is none.
+    /// As [`Reader::arm`], for the sleep of this number, which a bell on any lane that names it ends: see rule 8. 0 is
+    /// none.
     ///
     /// # Errors
     /// As there.
@@ -296,8 +297,8 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
         Ok(Armed::Sleep)
     }
 
-    /// A lane that is armed belongs to the sleep of this number from now on, or, if that is 0, is rung by itself. To be followed by a full
-    /// fence and a look at the tail.
+    /// A lane that is armed belongs to the sleep of this number from now on, or, if that is 0, is rung by itself. To be
+    /// followed by a full fence and a look at the tail.
     pub fn name_sleep(&self, sleep: u64) {
         if self.state.sleep.load(Relaxed) != sleep {
             // In this order: whoever goes on after a holder that died names it again.

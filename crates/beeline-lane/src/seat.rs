@@ -1,19 +1,24 @@
 //! Whether the process that keeps a server's end waits for clients, where other processes may take them, too.
 //!
-//! Of processes that share a listener a client is served by one that waits in `accept`. A client that says hello again, over an end that
-//! one of them keeps, must not find that one at something else while another waits. So such an end has a *seat*:
+//! Of processes that share a listener a client is served by one that waits in `accept`. A client that says hello again,
+//! over an end that one of them keeps, must not find that one at something else while another waits. So such an end has
+//! a *seat*:
 //!
-//! 1. Where the server alone takes the listener's clients its end has no seat, [`NONE`], and the client may come at any time.
-//! 2. Else the server stores the seat, empty, with a number of its own ([`empty`]), before it gives the lane back. Beside the number there is
-//!    no way to tell that the lane has served another connection since, and has another server's seat now.
-//! 3. A server that is about to wait for clients takes the seat ([`sit`]), and leaves it when it does not wait any more, for
-//!    whatever reason ([`rise`]).
-//! 4. A client claims the server that sits there ([`claim`]), and then says hello. Claiming and leaving are compare-and-swaps on one word, of which
-//!    one alone can succeed: so a server that finds itself claimed has a client, and takes it, or closes the end.
-//! 5. A server that gives an end up says so by [`NONE`] ([`abandon`]): its client finds the anchor dead, and has the lane for another hello.
+//! 1. Where the server alone takes the listener's clients its end has no seat, [`NONE`], and the client may come at any
+//!    time.
+//! 2. Else the server stores the seat, empty, with a number of its own ([`empty`]), before it gives the lane back.
+//!    Beside the number there is no way to tell that the lane has served another connection since, and has another
+//!    server's seat now.
+//! 3. A server that is about to wait for clients takes the seat ([`sit`]), and leaves it when it does not wait any
+//!    more, for whatever reason ([`rise`]).
+//! 4. A client claims the server that sits there ([`claim`]), and then says hello. Claiming and leaving are
+//!    compare-and-swaps on one word, of which one alone can succeed: so a server that finds itself claimed has a
+//!    client, and takes it, or closes the end.
+//! 5. A server that gives an end up says so by [`NONE`] ([`abandon`]): its client finds the anchor dead, and has the
+//!    lane for another hello.
 //!
-//! Not even a claimed server is sure to come: it may be stopped, or killed, in its wait. What the client said is an offer as any other
-//! ([`crate::offer`]), and is withdrawn in time.
+//! Not even a claimed server is sure to come: it may be stopped, or killed, in its wait. What the client said is an
+//! offer as any other ([`crate::offer`]), and is withdrawn in time.
 //!
 //! The peer may be hostile: a word that it has spoilt costs the end, or lets a client wait for its own server.
 

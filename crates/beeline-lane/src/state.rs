@@ -32,7 +32,8 @@ pub struct TxState {
     pub(crate) urgent_at: AtomicU64,
     /// Its number; 0 before the first.
     pub(crate) urgent_number: AtomicU32,
-    /// How many bells were not sent as the peer's sleep was rung for, and, four times that, what the peer had read then.
+    /// How many bells were not sent as the peer's sleep was rung for, and, four times that, what the peer had read
+    /// then.
     pub(crate) spared: AtomicU32,
 }
 
@@ -137,8 +138,9 @@ impl RxState {
         self.read_wake.store(BEGIN_ARMED, Relaxed);
     }
 
-    /// Nobody has slept on this end since the connection began armed, and the caller is about to look again and again: takes the
-    /// arming back, so that the first bytes do not ring. May be called without the lock, where no other process holds the end.
+    /// Nobody has slept on this end since the connection began armed, and the caller is about to look again and again:
+    /// takes the arming back, so that the first bytes do not ring. May be called without the lock, where no other
+    /// process holds the end.
     pub fn begin_awake(&self, storage: &impl crate::Storage, end: beeline_shm::End) {
         if self.read_wake.load(Relaxed) == BEGIN_ARMED && storage.wake(end, crate::Wake::Read) == BEGIN_ARMED {
             storage.clear_wake(end, crate::Wake::Read, BEGIN_ARMED);
@@ -151,8 +153,8 @@ impl RxState {
         self.urgent_inline.store(u32::from(inline), Relaxed);
     }
 
-    /// Has the peer say when an empty ring got something to read: order matters among several connections. May be called
-    /// without the lock.
+    /// Has the peer say when an empty ring got something to read: order matters among several connections. May be
+    /// called without the lock.
     pub fn ask_order(&self, storage: &impl crate::Storage, end: beeline_shm::End) {
         if self.ordered.load(Relaxed) == 0 {
             self.ordered.store(beeline_shm::WAKE_ORDER, Relaxed);
@@ -165,8 +167,8 @@ impl RxState {
         self.bells_queued.store(1, Relaxed);
     }
 
-    /// Whether bells may be queued, as far as this end knows: the peer has answered the last arming, or there were some. A hint
-    /// to who does not hold the lock.
+    /// Whether bells may be queued, as far as this end knows: the peer has answered the last arming, or there were
+    /// some. A hint to who does not hold the lock.
     #[must_use]
     pub fn may_have_bells(&self, storage: &impl crate::Storage, end: beeline_shm::End) -> bool {
         let last = self.read_wake.load(Relaxed);

@@ -94,8 +94,8 @@ pub trait Bells {
     /// [`BellFault::Gone`].
     fn ring(&self) -> Result<(), BellFault>;
 
-    /// As [`Bells::ring`], unless this process has rung for that sleep of the peer's process before, on whichever lane. Whether a bell was
-    /// queued, or should have been.
+    /// As [`Bells::ring`], unless this process has rung for that sleep of the peer's process before, on whichever lane.
+    /// Whether a bell was queued, or should have been.
     ///
     /// # Errors
     /// As there.

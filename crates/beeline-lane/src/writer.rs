@@ -59,22 +59,24 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
         Self { around, ..self }
     }
 
-    /// The same writer, whose reader is on this CPU if `beside`: it is woken when all is written, as it would take the CPU for each chunk
-    /// of it; and a ring that it has emptied is begun anew, as its beginning is what both have in their one cache.
+    /// The same writer, whose reader is on this CPU if `beside`: it is woken when all is written, as it would take the
+    /// CPU for each chunk of it; and a ring that it has emptied is begun anew, as its beginning is what both have in
+    /// their one cache.
     #[must_use]
     pub fn beside_reader(self, beside: bool) -> Self {
         Self { beside, ..self }
     }
 
-    /// The same writer, which finds the ring full when `turn` bytes are unread: the reader is to take its turn then. 0 is
-    /// no bound. See the rules of turns ([`crate`]).
+    /// The same writer, which finds the ring full when `turn` bytes are unread: the reader is to take its turn then. 0
+    /// is no bound. See the rules of turns ([`crate`]).
     #[must_use]
     pub fn in_turns(self, turn: u32) -> Self {
         let held_back = if turn == 0 { 0 } else { self.storage.ring_bytes().saturating_sub(turn) };
         Self { held_back, beside: self.beside || turn != 0, ..self }
     }
 
-    /// Asks to be told when the reader has had its turn. False if it has had it already, and nothing is to be waited for.
+    /// Asks to be told when the reader has had its turn. False if it has had it already, and nothing is to be waited
+    /// for.
     #[must_use]
     pub fn ask_for_turn(&self, turn: u32) -> bool {
         self.storage.set_awaits_turn(self.end, true);
@@ -345,8 +347,8 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
         Ok(())
     }
 
-    /// What to note if a bell is spared; `None` if it is to be rung, as the peer has read nothing for some: a bell tells the writer, too, whether
-    /// there is a peer.
+    /// What to note if a bell is spared; `None` if it is to be rung, as the peer has read nothing for some: a bell
+    /// tells the writer, too, whether there is a peer.
     fn may_spare(&self) -> Option<u32> {
         let head = self.storage.head(self.end.peer()) << SPARED_BITS;
         let before = self.state.spared.load(Relaxed);
@@ -467,9 +469,9 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
     }
 }
 
-/// Before something is written: if the ring is empty, `known` to be or not, the reader may want to know when that ended.
-/// Which of two connections has news first is the same as in the kernel then, whatever follows on both. What the peer's
-/// head says is checked by whoever needs it.
+/// Before something is written: if the ring is empty, `known` to be or not, the reader may want to know when that
+/// ended. Which of two connections has news first is the same as in the kernel then, whatever follows on both. What the
+/// peer's head says is checked by whoever needs it.
 #[cold]
 #[inline(never)]
 fn say_when<S: Storage>(storage: S, end: End, state: &TxState, tail: u32, known: bool) {

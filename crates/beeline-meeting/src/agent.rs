@@ -1,10 +1,12 @@
-//! The host's agent, which brings network namespaces together: what both ends of a connection and the agent have in common.
+//! The host's agent, which brings network namespaces together: what both ends of a connection and the agent have in
+//! common.
 //!
-//! `docs/design/0008-namespaces.md` has the rules, which the comments here cite by number. Whoever asks the agent begins with
-//! [`is_there`], which looks for one once a second: without an agent everything is as if this module were not there.
+//! `docs/design/0008-namespaces.md` has the rules, which the comments here cite by number. Whoever asks the agent
+//! begins with [`is_there`], which looks for one once a second: without an agent everything is as if this module were
+//! not there.
 //!
-//! [`finding`]: where it is. [`message`]: messages with descriptors. [`page`]: where the agent tells of itself and of offers.
-//! [`passing`]: descriptors for the length of a call. [`host`]: what the agent itself needs.
+//! [`finding`]: where it is. [`message`]: messages with descriptors. [`page`]: where the agent tells of itself and of
+//! offers. [`passing`]: descriptors for the length of a call. [`host`]: what the agent itself needs.
 
 mod finding;
 pub mod host;
@@ -124,8 +126,8 @@ impl Carrier {
         }
     }
 
-    /// Under its name anybody may listen: lets the other end prove that it is the agent before anything else is said, and before it may send a
-    /// descriptor.
+    /// Under its name anybody may listen: lets the other end prove that it is the agent before anything else is said,
+    /// and before it may send a descriptor.
     fn proven(mut self) -> Result<Carrier, Reason> {
         if !self.proven {
             // A handler that jumped out of here would leave the carrier.
@@ -152,7 +154,8 @@ impl Carrier {
         }
     }
 
-    /// Asks what the agent answers at once, whatever it has to do. One that does not, or is none, is looked for again soon.
+    /// Asks what the agent answers at once, whatever it has to do. One that does not, or is none, is looked for again
+    /// soon.
     fn ask_at_once(&self, question: Question) -> Result<Said, Reason> {
         self.say(question)?;
         let deadline = kernel::now_ns().saturating_add(AT_ONCE_NS);
@@ -179,8 +182,8 @@ impl Carrier {
         self.await_answer(kernel::now_ns().saturating_add(patience_ns), note_silence)
     }
 
-    /// The same for an answer that only the agent has to be awake for. It is looked for before this thread sleeps, if the
-    /// connection's waits do so.
+    /// The same for an answer that only the agent has to be awake for. It is looked for before this thread sleeps, if
+    /// the connection's waits do so.
     ///
     /// # Errors
     /// [`Reason::AgentSilent`].

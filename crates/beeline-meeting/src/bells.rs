@@ -41,8 +41,8 @@ impl AnchorBells {
         self.ring_or(gone, || ring_patiently(self.0)).map(|_| ())
     }
 
-    /// As [`AnchorBells::ring_unless`]; `short` tells what comes of it if the kernel has no memory for a bell. Whether one lies there now: a
-    /// peer that does not read takes none.
+    /// As [`AnchorBells::ring_unless`]; `short` tells what comes of it if the kernel has no memory for a bell. Whether
+    /// one lies there now: a peer that does not read takes none.
     ///
     /// # Errors
     /// [`BellFault::Gone`] if the peer's end is closed, and what `short` says.

@@ -151,8 +151,8 @@ impl LaneEnd {
         self.memory.ring_bytes()
     }
 
-    /// Tells the client that the connection stands. From now on it may use the lane. False if it has given up waiting, and
-    /// never will.
+    /// Tells the client that the connection stands. From now on it may use the lane. False if it has given up waiting,
+    /// and never will.
     #[must_use]
     pub fn say_yes(&self) -> bool {
         if !offer::take(self.memory.offer()) {

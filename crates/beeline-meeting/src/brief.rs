@@ -1,7 +1,7 @@
 //! Which destinations on other hosts have only short-lived connections.
 //!
-//! A connection over the bridge costs more to make than one over TCP: two more processes have to wake, on each side one.
-//! That pays with the first dozen of messages, and never for a connection that says a few words and is gone.
+//! A connection over the bridge costs more to make than one over TCP: two more processes have to wake, on each side
+//! one. That pays with the first dozen of messages, and never for a connection that says a few words and is gone.
 //!
 //! 1. A connection was *short-lived* if it sent at most [`SENDS_MAX`] times, and at most [`BYTES_MAX`] went either way.
 //! 2. After [`RUN`] such ones in a row to one destination, without [`PAUSE_NS`] between two, the next ones go by TCP.

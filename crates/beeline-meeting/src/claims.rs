@@ -14,8 +14,8 @@
 //!    the server binds it before it takes the hello, and keeps it as long as the connection lasts. So nobody else has
 //!    it: no TCP socket, no other such hello anywhere in the network namespace, and no name, by rule 2 or because its
 //!    client keeps the port.
-//! 4. All this is about the network namespace of the connection. A server whose thread has moved to another one since its
-//!    door was opened cannot ask there, and such a client begins again over TCP.
+//! 4. All this is about the network namespace of the connection. A server whose thread has moved to another one since
+//!    its door was opened cannot ask there, and such a client begins again over TCP.
 
 use core::net::SocketAddr;
 
@@ -37,8 +37,8 @@ pub enum Naming {
     Held,
 }
 
-/// Whether a client of this user may have the address of this connection in the network namespace of its anchor. Returns
-/// the TCP socket to be kept as long as the connection.
+/// Whether a client of this user may have the address of this connection in the network namespace of its anchor.
+/// Returns the TCP socket to be kept as long as the connection.
 ///
 /// # Errors
 /// Why not.

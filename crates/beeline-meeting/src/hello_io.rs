@@ -41,7 +41,8 @@ pub(super) fn send(anchor: i32, hello: &Hello, memfd: i32) -> Result<(), Errno> 
 /// # Errors
 /// Why the server will not hear it.
 pub fn say_again(anchor: i32, client: Endpoint) -> Result<(), Errno> {
-    // What the last connection has left. A bell too many wakes somebody for nothing, and enough of them fill the socket.
+    // What the last connection has left. A bell too many wakes somebody for nothing, and enough of them fill the
+    // socket.
     if !is_quiet(anchor) {
         return Err(Errno(libc::EPIPE));
     }
@@ -122,8 +123,8 @@ pub fn look(anchor: i32) -> Waiting {
     }
 }
 
-/// As [`look`], for somebody who must not be told of a client that has withdrawn its hello: one that is not at the other
-/// end any more is looked at more closely.
+/// As [`look`], for somebody who must not be told of a client that has withdrawn its hello: one that is not at the
+/// other end any more is looked at more closely.
 pub fn look_closely(anchor: i32) -> Waiting {
     match look(anchor) {
         Waiting::Message if kernel::poll_now(anchor, 0) & libc::POLLHUP != 0 && is_withdrawn(anchor) => Waiting::Gone,

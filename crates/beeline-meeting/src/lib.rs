@@ -1,15 +1,15 @@
 //! How two ends find each other, agree on a lane, and leave it again.
 //!
-//! A library and a bridge meet in the same way, so what both need is here. None of it knows which fds of a program lead to a
-//! connection: what it must be told of a socket it is told in its arguments.
+//! A library and a bridge meet in the same way, so what both need is here. None of it knows which fds of a program lead
+//! to a connection: what it must be told of a socket it is told in its arguments.
 //!
 //! # Rooms
 //!
 //! [`lookup`] asks the kernel who listens where; [`trust`] decides with whom to share memory; [`route`] and [`ports`]
-//! find the client's address and reserve it; [`greeting`] enters a door, [`hello_io`] moves the hello, [`taking`] takes it;
-//! [`claims`] checks what it claims, and [`reserve`] keeps a number for what comes with it; [`pool`] keeps lanes and sides;
-//! [`brief`] knows which other hosts' listeners are left to TCP, [`paths`] which loopback addresses', and [`agent`] who brings
-//! network namespaces together. [`side`] is the state of one end, which its holders share;
+//! find the client's address and reserve it; [`greeting`] enters a door, [`hello_io`] moves the hello, [`taking`] takes
+//! it; [`claims`] checks what it claims, and [`reserve`] keeps a number for what comes with it; [`pool`] keeps lanes
+//! and sides; [`brief`] knows which other hosts' listeners are left to TCP, [`paths`] which loopback addresses', and
+//! [`agent`] who brings network namespaces together. [`side`] is the state of one end, which its holders share;
 //! [`bells`] are what wakes the peer, on an anchor whose send buffer [`calibrate`] has measured.
 //!
 //! [`bridge`] is all of that for a bridge, which has no sockets.

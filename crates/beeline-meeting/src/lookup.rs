@@ -6,11 +6,11 @@
 //!
 //! 1. A netlink socket lives for one question: it costs 2 us to make, there is none to guard from the app,
 //!    and nobody else has ever seen its replies.
-//! 2. An answer is remembered for [`REMEMBERED_NS`], so that a client that connects in a loop pays no round
-//!    trip for each connection. It proves who owned the port that short time ago, which is enough for doors of
-//!    our own user and of root; for any other door the question is asked again once the connection stands. Where a loopback
-//!    address is counts for [`LOOPBACK_NS`], as its route is the kernel's own: of twenty processes that connect in turns
-//!    each would else ask both questions each time.
+//! 2. An answer is remembered for [`REMEMBERED_NS`], so that a client that connects in a loop pays no round trip for
+//!    each connection. It proves who owned the port that short time ago, which is enough for doors of our own user and
+//!    of root; for any other door the question is asked again once the connection stands. Where a loopback address is
+//!    counts for [`LOOPBACK_NS`], as its route is the kernel's own: of twenty processes that connect in turns each
+//!    would else ask both questions each time.
 //! 3. In an `SO_REUSEPORT` group the kernel picks the member by all four numbers of a connection. The answer
 //!    does not tell that there is a group, so an address whose cookie differs from the one found before is
 //!    taken for one and is not remembered for [`GROUP_NS`].
@@ -19,8 +19,8 @@
 //! 6. Where connections to a loopback address are short-lived, and TCP makes those faster, they are left to it
 //!    ([`super::paths`]).
 //! 7. A listener at whose door nobody takes hellos gets none for a while ([`untaken`]).
-//! 8. What this process listens on, or closes of that, makes it forget everything. A bind changes no answer: who does not
-//!    listen gets no connection.
+//! 8. What this process listens on, or closes of that, makes it forget everything. A bind changes no answer: who does
+//!    not listen gets no connection.
 
 mod afar;
 mod tickets;
@@ -111,8 +111,8 @@ struct Entry {
     brief: Brief,
     /// Why those that are left to TCP are, by the way that the last of the others took.
     left_as: Reason,
-    /// How those over lanes and over TCP do, of each kind of [`Port`], and by which number tickets name the destination: an even one
-    /// for those of the first kind, the next for those of the other.
+    /// How those over lanes and over TCP do, of each kind of [`Port`], and by which number tickets name the
+    /// destination: an even one for those of the first kind, the next for those of the other.
     paths: [Paths; 2],
     number: u32,
     /// When it was last asked for, in questions.

@@ -1,39 +1,40 @@
 //! Which path the short-lived connections to a loopback address take.
 //!
-//! To make a lane costs less than a TCP connection in most places, and more in some, above all where the server forks for
-//! each connection. One that says a few words and is gone never earns that back. No rule tells where it is so, and it
-//! changes while programs run, so it is measured.
+//! To make a lane costs less than a TCP connection in most places, and more in some, above all where the server forks
+//! for each connection. One that says a few words and is gone never earns that back. No rule tells where it is so, and
+//! it changes while programs run, so it is measured.
 //!
-//! 1. A connection over a lane was *short-lived* as [`Life::was_short`] has it, or if it sent at most [`SENDS_MAX`] times and
-//!    was gone within [`BRIEF_NS`]: a log-in and some statements. Of one over TCP only its time is known: it
+//! 1. A connection over a lane was *short-lived* as [`Life::was_short`] has it, or if it sent at most [`SENDS_MAX`]
+//!    times and was gone within [`BRIEF_NS`]: a log-in and some statements. Of one over TCP only its time is known: it
 //!    was, if it was open for at most [`LONGER`] times as long as those over lanes, or for [`LONG_NS`].
 //! 2. After [`RUN`] such ones in a row to one destination, without [`PAUSE_NS`] between two, the paths are compared, in
 //!    [`TURNS`] turns: lanes, TCP, lanes again.
-//! 3. A turn counts [`COUNTED`] connections at least, and lasts [`TURN_NS`], for much of what TCP costs comes later: sockets
-//!    are freed after a grace period of RCU. As many as were open when it began go before them uncounted, so that those of
-//!    the other path are over. Two times are taken: from the first `connect` to the last `close`, divided by the connections
-//!    that ended meanwhile; and from `connect` to `close` of each. The first is what a client sees that begins again and
-//!    again, the second one that comes by a clock of its own. Of [`MANY`] at once the second stands for both: they wait for
-//!    each other, and the first depends on which of them happened to end.
-//! 4. What else goes on makes a turn longer, never shorter: a path's best turn stands for it. TCP wins if it is shorter by
-//!    a tenth in the first time, or not longer in the first and shorter by a fifth in the second.
-//!    Where each takes [`SLOW_NS`] and more, it is the other way round. A lane spares no more than some wake-ups and the
-//!    making of a TCP connection there, little of all that time, and can cost much, as memory that a server's child has to
-//!    copy: TCP wins unless lanes are shorter by a fifth. Nobody wants to wait for many of those: [`RUN_SLOW`] are believed, and
-//!    are the first turn of lanes, but where TCP is shorter by a third another one follows; [`TURNS_SLOW`] turns are a comparison,
-//!    and one is over after [`COUNTED_SLOW`] connections if it has lasted [`TURN_SLOW_NS`]. As they differ from each other,
-//!    the mean of a path's turns stands for it, over the last [`MEAN_TURNS`] of this comparison and those before.
-//! 5. The path that won is kept for [`KEPT_NS_MIN`], [`KEPT_NS_MIN_SLOW`] where connections are slow; then they are compared again.
-//!    That time doubles with each answer that is the same, up to [`KEPT_NS_MAX`].
-//! 6. Where connections come more often than every [`EVERY_NS`], nothing is compared, and nothing left to TCP. It has some
-//!    14,000 ports that it finds at once, and gives none of them to the same destination again within a second
-//!    (`tcp_tw_reuse`; 60 seconds where the address is no loopback address). Faster than that it does well in each short
-//!    measurement, and then looks through all its ports for each connection. It does not where the program has chosen the port
-//!    ([`Port`]): those are compared however often they come, and apart from others.
-//! 7. What lives longer wants a lane. So one connection that was not short-lived ends all of this, as a pause does, and as
-//!    do more open connections over TCP than twice those of the comparison, or of the beginning of its turn.
-//! 8. Where ends are not seen (a socket closed past us, or by another process), more seem to be open than are. That ends in
-//!    rule 7.
+//! 3. A turn counts [`COUNTED`] connections at least, and lasts [`TURN_NS`], for much of what TCP costs comes later:
+//!    sockets are freed after a grace period of RCU. As many as were open when it began go before them uncounted, so
+//!    that those of the other path are over. Two times are taken: from the first `connect` to the last `close`, divided
+//!    by the connections that ended meanwhile; and from `connect` to `close` of each. The first is what a client sees
+//!    that begins again and again, the second one that comes by a clock of its own. Of [`MANY`] at once the second
+//!    stands for both: they wait for each other, and the first depends on which of them happened to end.
+//! 4. What else goes on makes a turn longer, never shorter: a path's best turn stands for it. TCP wins if it is shorter
+//!    by a tenth in the first time, or not longer in the first and shorter by a fifth in the second. Where each takes
+//!    [`SLOW_NS`] and more, it is the other way round. A lane spares no more than some wake-ups and the making of a TCP
+//!    connection there, little of all that time, and can cost much, as memory that a server's child has to copy: TCP
+//!    wins unless lanes are shorter by a fifth. Nobody wants to wait for many of those: [`RUN_SLOW`] are believed, and
+//!    are the first turn of lanes, but where TCP is shorter by a third another one follows; [`TURNS_SLOW`] turns are a
+//!    comparison, and one is over after [`COUNTED_SLOW`] connections if it has lasted [`TURN_SLOW_NS`]. As they differ
+//!    from each other, the mean of a path's turns stands for it, over the last [`MEAN_TURNS`] of this comparison and
+//!    those before.
+//! 5. The path that won is kept for [`KEPT_NS_MIN`], [`KEPT_NS_MIN_SLOW`] where connections are slow; then they are
+//!    compared again. That time doubles with each answer that is the same, up to [`KEPT_NS_MAX`].
+//! 6. Where connections come more often than every [`EVERY_NS`], nothing is compared, and nothing left to TCP. It has
+//!    some 14,000 ports that it finds at once, and gives none of them to the same destination again within a second
+//!    (`tcp_tw_reuse`; 60 seconds where the address is no loopback address). Faster than that it does well in each
+//!    short measurement, and then looks through all its ports for each connection. It does not where the program has
+//!    chosen the port ([`Port`]): those are compared however often they come, and apart from others.
+//! 7. What lives longer wants a lane. So one connection that was not short-lived ends all of this, as a pause does, and
+//!    as do more open connections over TCP than twice those of the comparison, or of the beginning of its turn.
+//! 8. Where ends are not seen (a socket closed past us, or by another process), more seem to be open than are. That
+//!    ends in rule 7.
 //!
 //! A process counts for itself, and one that connects seldom is not concerned.
 
@@ -359,8 +360,8 @@ impl Paths {
         self.open = self.open.saturating_sub(1);
     }
 
-    /// One that was left to TCP was not connected when it was closed: it was reset, or never was. How soon it was over says nothing, and where
-    /// TCP has no port to give lanes are the better path.
+    /// One that was left to TCP was not connected when it was closed: it was reset, or never was. How soon it was over
+    /// says nothing, and where TCP has no port to give lanes are the better path.
     pub(super) fn failed(&mut self) {
         self.abandoned();
         self.forget();
@@ -388,7 +389,8 @@ impl Paths {
                 *run += 1;
                 *lives_ns = lives_ns.saturating_add(life_ns);
                 let each_ns = now_ns.saturating_sub(*since_ns) / after_first;
-                // Those that began at once end at once, and the run may begin or end amid them: how long each was open says more.
+                // Those that began at once end at once, and the run may begin or end amid them: how long each was open
+                // says more.
                 let times = Times { each_ns, life_ns: *lives_ns / after_first, many: true };
                 if *run > RUN_SLOW && times.are_slow() {
                     self.begin_slow(times);

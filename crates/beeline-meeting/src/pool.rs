@@ -29,12 +29,12 @@
 //!
 //! # Limits
 //!
-//! At most `pool_lanes_max` lanes of either role are idle, the oldest are dropped first, and such as have carried a stream
-//! are kept only while there are few. The memfds of lanes and
-//! sides are kept, as hidden descriptors, as long as there is room ([`hidden::keep`]): the client's for offering the
-//! lane again, a server's idle ones, few of them, so that the next hello's need not be kept, all for handing the connection
-//! to another program (`life` of beeline-sockets). A client's lane without its memfd is
-//! unmapped when its connection closes. When descriptors run short all of them are closed.
+//! At most `pool_lanes_max` lanes of either role are idle, the oldest are dropped first, and such as have carried a
+//! stream are kept only while there are few. The memfds of lanes and sides are kept, as hidden descriptors, as long as
+//! there is room ([`hidden::keep`]): the client's for offering the lane again, a server's idle ones, few of them, so
+//! that the next hello's need not be kept, all for handing the connection to another program (`life` of
+//! beeline-sockets). A client's lane without its memfd is unmapped when its connection closes. When descriptors run
+//! short all of them are closed.
 
 mod offer;
 mod sides;
@@ -360,8 +360,8 @@ pub fn retire(lane: &'static PooledLane, end: End, alone: bool) {
     }
 }
 
-/// A server gives up the anchor that it has kept of an idle lane. The lane's memory is not touched: it has been released to the
-/// client, which may have offered it at the door meanwhile.
+/// A server gives up the anchor that it has kept of an idle lane. The lane's memory is not touched: it has been
+/// released to the client, which may have offered it at the door meanwhile.
 pub fn stand_no_more(lane: &'static PooledLane) {
     lane.stands.close_anchor();
     lane.stands.clear();

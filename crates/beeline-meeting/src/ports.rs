@@ -1,9 +1,9 @@
 //! The client's port on a lane.
 //!
-//! The kernel hands out ports of `ip_local_port_range` to TCP sockets, so a lane takes one from outside the
-//! range: no live TCP connection of somebody else has the address that a lane shows. Ports below 1024, and those below
-//! `ip_unprivileged_port_start`, mean privilege to some servers and are left alone. What makes a choice exclusive is the
-//! name that the anchor is bound to; here only the candidates come from.
+//! The kernel hands out ports of `ip_local_port_range` to TCP sockets, so a lane takes one from outside the range: no
+//! live TCP connection of somebody else has the address that a lane shows. Ports below 1024, and those below
+//! `ip_unprivileged_port_start`, mean privilege to some servers and are left alone. What makes a choice exclusive is
+//! the name that the anchor is bound to; here only the candidates come from.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -13,7 +13,8 @@ const FIRST: u32 = 1024;
 const LAST: u32 = 65535;
 const DEFAULT_RANGE: (u32, u32) = (32768, 60999);
 const DEFAULT_UNPRIVILEGED: u32 = 1024;
-/// How far apart two candidates are that follow each other: a prime, so that all come by, unless it divides their number.
+/// How far apart two candidates are that follow each other: a prime, so that all come by, unless it divides their
+/// number.
 const STRIDE: u32 = 7919;
 /// How long what was read counts: an administrator may change it.
 const COUNTS_NS: u64 = 1_000_000_000;

@@ -4,13 +4,13 @@
 //! network namespace have the same addresses.
 //!
 //! Anybody may bind such names, all those of a listener even, or so many others that the kernel takes long to compare
-//! them. When a few candidates in a row are taken, or binding is slow many times in a row, the next anchors stay without a
-//! name for [`CROWDED_NS`]. Their addresses stand in the hello, with a port from TCP's own range that the server holds
-//! on TCP as long as the connection lasts ([`super::claims`], 3). That costs a few system calls more.
+//! them. When a few candidates in a row are taken, or binding is slow many times in a row, the next anchors stay
+//! without a name for [`CROWDED_NS`]. Their addresses stand in the hello, with a port from TCP's own range that the
+//! server holds on TCP as long as the connection lasts ([`super::claims`], 3). That costs a few system calls more.
 //!
-//! A socket belongs to the network namespace it was made in, wherever its thread has gone since (setns(2)). The questions
-//! to the kernel and the names belong to the namespace that the thread is in now. Where the two differ, the kernel
-//! connects.
+//! A socket belongs to the network namespace it was made in, wherever its thread has gone since (setns(2)). The
+//! questions to the kernel and the names belong to the namespace that the thread is in now. Where the two differ, the
+//! kernel connects.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -33,8 +33,8 @@ const PORTS_FEW: usize = 4;
 const CROWDED_NS: u64 = 100_000_000;
 /// Until when they are.
 static CROWDED_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
-/// A bind that takes longer is slow: it takes 2 us, and 10 us among as many names as there are ports. Where the machine is
-/// busy single ones take longer, too.
+/// A bind that takes longer is slow: it takes 2 us, and 10 us among as many names as there are ports. Where the machine
+/// is busy single ones take longer, too.
 const SLOW_NS: u64 = 40_000;
 /// So many slow ones in a row are taken for a crowd of names.
 const SLOW_MAX: u32 = 8;
@@ -109,8 +109,9 @@ impl Route {
         Ok(Route { destination, source, bound_port, explicit, way, namespace: kernel::namespace(fd) })
     }
 
-    /// The connection that would come over an end that was kept with the same server, if it may: its anchor is of the same network namespace. What the
-    /// anchor's name reserves is the client's address, unless the program has bound its own.
+    /// The connection that would come over an end that was kept with the same server, if it may: its anchor is of the
+    /// same network namespace. What the anchor's name reserves is the client's address, unless the program has bound
+    /// its own.
     #[must_use]
     pub fn over(&self, stands: &Standing) -> Option<ConnName> {
         let kept = stands.name();

@@ -44,8 +44,8 @@ pub struct SideState {
     pub counted_tail: AtomicU32,
     /// The peer's tail from which on `SO_RCVLOWAT` has been above one; each byte before it was an arrival.
     pub low_water_tail: AtomicU32,
-    /// `SO_RCVLOWAT` in bytes; 0 for one, [`LOWERED`] after it was more. With [`PEEKED`], for the sake of the quick path,
-    /// which has one look at it.
+    /// `SO_RCVLOWAT` in bytes; 0 for one, [`LOWERED`] after it was more. With [`PEEKED`], for the sake of the quick
+    /// path, which has one look at it.
     rcv_lowat: AtomicU32,
     /// `SO_LINGER`: 0 off, otherwise seconds + 1.
     pub linger: AtomicU32,
@@ -438,8 +438,8 @@ pub fn look_here(lane: &LaneMemory, end: End) {
     lane.full_fence();
 }
 
-/// The end keeps no anchor, and from now on the kernel is to tell it of the peer's close. For one who holds the lock for
-/// sending; a look at the peer's flags comes after.
+/// The end keeps no anchor, and from now on the kernel is to tell it of the peer's close. For one who holds the lock
+/// for sending; a look at the peer's flags comes after.
 pub fn stands_no_more(lane: &LaneMemory, end: End) {
     let ours = lane.flags(end);
     if ours & flags::STANDS != 0 {

@@ -79,8 +79,8 @@ pub fn may_bridge(uid: u32) -> bool {
     uid == 0 || u64::from(uid) == crate::config().bridge_uid
 }
 
-/// Whether the other end of a connection to the agent's socket file is the host's: root, or, where this process is in a user
-/// namespace of its own, somebody from outside of it. Only root writes where that file is.
+/// Whether the other end of a connection to the agent's socket file is the host's: root, or, where this process is in a
+/// user namespace of its own, somebody from outside of it. Only root writes where that file is.
 #[must_use]
 pub fn is_the_hosts(fd: i32) -> bool {
     let found: Result<libc::ucred, _> = kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED);
@@ -89,8 +89,8 @@ pub fn is_the_hosts(fd: i32) -> bool {
     })
 }
 
-/// Whether the other end of a connection to the agent's name is root, in this process's user namespace. Anybody may take a name, and whoever is
-/// outside of that namespace is nobody that this process can tell from others.
+/// Whether the other end of a connection to the agent's name is root, in this process's user namespace. Anybody may
+/// take a name, and whoever is outside of that namespace is nobody that this process can tell from others.
 #[must_use]
 pub fn is_root(fd: i32) -> bool {
     peer_uid(fd) == Some(0)

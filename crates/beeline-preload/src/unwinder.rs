@@ -1,10 +1,12 @@
 //! libgcc's unwinder, found when something unwinds.
 //!
-//! Rust's standard library calls it where a panic is told with a backtrace, and where an unwinder that the program has goes through one of
-//! its frames. Here neither happens while all is well, so the library is not linked to it: what the dynamic linker would map is five
-//! mappings more in each program that is started and each child that is forked, and an image without libgcc could not load us.
+//! Rust's standard library calls it where a panic is told with a backtrace, and where an unwinder that the program has
+//! goes through one of its frames. Here neither happens while all is well, so the library is not linked to it: what the
+//! dynamic linker would map is five mappings more in each program that is started and each child that is forked, and an
+//! image without libgcc could not load us.
 //!
-//! 1. Each function that is wanted stands in here and goes to the one of `libgcc_s.so.1`, which is loaded if it is not there yet.
+//! 1. Each function that is wanted stands in here and goes to the one of `libgcc_s.so.1`, which is loaded if it is not
+//!    there yet.
 //! 2. The names are hidden: what the program unwinds itself goes by its own.
 //! 3. Where there is no libgcc nobody unwinds, and a backtrace has no frames.
 

@@ -1,5 +1,5 @@
-//! What a short message costs, in instructions: a count, and so the same on every machine, as long as nothing else runs beside
-//! it. That is why these tests are a program of their own.
+//! What a short message costs, in instructions: a count, and so the same on every machine, as long as nothing else runs
+//! beside it. That is why these tests are a program of their own.
 
 mod common;
 

@@ -44,8 +44,8 @@ const STRING_BYTES: usize = 2048;
 
 /// Whether a target begins less than a cache line behind its source, each taken within its page. Then `rep movsb`
 /// copies 2 GB/s instead of 45 on an EPYC with Zen 3 cores, where Debian 12's glibc (2.36) uses it
-/// (<https://lunnova.dev/articles/ryzen-slow-short-rep-mov/> found the same). A large buffer from `malloc`, which begins
-/// 16 bytes into a page, stands so to the ring from server to client.
+/// (<https://lunnova.dev/articles/ryzen-slow-short-rep-mov/> found the same). A large buffer from `malloc`, which
+/// begins 16 bytes into a page, stands so to the ring from server to client.
 #[inline]
 fn is_just_ahead(source: *const u8, target: *const u8) -> bool {
     let ahead = target.addr().wrapping_sub(source.addr()) % 4096;

@@ -358,8 +358,8 @@ impl LaneMemory {
         }
     }
 
-    /// As [`LaneMemory::copy_in`], around the caches: faster where the reader's cache is far away. At most a ring's length
-    /// is copied.
+    /// As [`LaneMemory::copy_in`], around the caches: faster where the reader's cache is far away. At most a ring's
+    /// length is copied.
     pub fn copy_in_around(&self, end: End, position: u32, mut source: Source<'_>) {
         for (target, length) in self.pieces(end, position, source.len().min(self.ring_bytes as usize) as u32) {
             let part = source.split_front(length);
@@ -401,8 +401,8 @@ impl LaneMemory {
         unsafe { [(self.base.add(ring + offset), first), (self.base.add(ring), length - first)] }
     }
 
-    /// Makes the lane as new: all words zero but the seat, which is the server's. Only the owner of a lane that nobody uses may do
-    /// this.
+    /// Makes the lane as new: all words zero but the seat, which is the server's. Only the owner of a lane that nobody
+    /// uses may do this.
     pub fn reset(&self) {
         self.offer().store(0, Ordering::Relaxed);
         for end in [End::Client, End::Server] {

@@ -45,7 +45,8 @@ pub fn create(name: &core::ffi::CStr, length: usize) -> Result<i32, Errno> {
     seal(fd, SEALS).map(|()| fd).inspect_err(|_| close(fd))
 }
 
-/// The same for what one process writes and others read: once `map` has its mapping, nobody can make another one that writes.
+/// The same for what one process writes and others read: once `map` has its mapping, nobody can make another one that
+/// writes.
 ///
 /// # Errors
 /// As above, and those of `map`.

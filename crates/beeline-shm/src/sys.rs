@@ -16,8 +16,8 @@ pub type SysResult = Result<usize, Errno>;
 
 /// Enters the kernel with six arguments; unused ones are zero.
 ///
-/// The number comes negated on x86-64, so that a test program that has this linked in is not taken for one that makes system
-/// calls about sockets past the C library (`life::text` of beeline-sockets), and keeps its lanes.
+/// The number comes negated on x86-64, so that a test program that has this linked in is not taken for one that makes
+/// system calls about sockets past the C library (`life::text` of beeline-sockets), and keeps its lanes.
 ///
 /// # Safety
 /// The arguments must be valid for system call `number`: pointers live and of the size the kernel
@@ -171,8 +171,8 @@ pub unsafe fn unmap(base: *mut u8, length: usize) {
 /// Whether the page at `base` is locked into memory (mlock(2), mlockall(2)).
 ///
 /// # Safety
-/// `base` must begin a page of a mapping of ours whose contents nobody needs in this process: private memory that is not
-/// locked loses them.
+/// `base` must begin a page of a mapping of ours whose contents nobody needs in this process: private memory that is
+/// not locked loses them.
 #[must_use]
 pub unsafe fn is_locked(base: *mut u8) -> bool {
     const PAGE_BYTES: usize = 4096;

@@ -1,5 +1,5 @@
-//! The calls that make something of ours, or meet it for the first time: what is asked before, of the process and of its
-//! code, and which layer is called then.
+//! The calls that make something of ours, or meet it for the first time: what is asked before, of the process and of
+//! its code, and which layer is called then.
 //!
 //! The layers below do not know what `life` knows: when the process starts, whether its code may have lanes, and what a
 //! standard descriptor needs. So these calls begin here, while those on connections that stand (`send`, `recv`,

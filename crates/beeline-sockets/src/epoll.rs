@@ -19,21 +19,23 @@
 //! 6. Edges: data is an edge when the peer's tail has moved since the last report; room is one when a send has
 //!    found the ring full since; what the kernel calls a change of state is one, counted in the side, whether the
 //!    mask differs or not. As in the kernel, an edge reports the whole mask.
-//! 7. The kernel is asked, without waiting, at each wait, unless the wait will most likely sleep, and so ask it then: nothing
-//!    hot is ready, the set does not spin, and the kernel had nothing of its own to tell for [`limits::FEW_WAITS`]. Only a set of which the kernel had nothing to tell in
-//!    [`limits::BUSY_WAITS`] waits is asked after [`limits::LOOK_TICKS_MIN`], and while that finds nothing, up to
-//!    [`limits::LOOK_TICKS_MAX`], so that hot lanes cannot starve the rest. A spin that finds nothing asks it every
-//!    [`limits::SPIN_LOOK_TICKS`]: it has nothing better to do, and cold lanes ring. If hot lanes filled the app's array the
-//!    last time, the kernel is asked first.
-//! 8. A bell that finds its lane hot already would be told at each look. If nobody sleeps on the lane it is
-//!    taken out; so are the bells of what has been read before a wait sleeps, and that of a member that has been told its one
-//!    shot ([`bells`]).
+//! 7. The kernel is asked, without waiting, at each wait, unless the wait will most likely sleep, and so ask it then:
+//!    nothing hot is ready, the set does not spin, and the kernel had nothing of its own to tell for
+//!    [`limits::FEW_WAITS`]. Only a set of which the kernel had nothing to tell in [`limits::BUSY_WAITS`] waits is
+//!    asked after [`limits::LOOK_TICKS_MIN`], and while that finds nothing, up to [`limits::LOOK_TICKS_MAX`], so that
+//!    hot lanes cannot starve the rest. A spin that finds nothing asks it every
+//!    [`limits::SPIN_LOOK_TICKS`]: it has nothing better to do, and cold lanes ring. If hot lanes filled the app's
+//!    array the last time, the kernel is asked first.
+//! 8. A bell that finds its lane hot already would be told at each look. If nobody sleeps on the lane it is taken out;
+//!    so are the bells of what has been read before a wait sleeps, and that of a member that has been told its one shot
+//!    ([`bells`]).
 //! 9. A fault of a peer may change every set that watches it, so none may be locked when it is answered. What is found
-//!    under a lock is noted (`faults`): its lane becomes hot. It is answered when no lock is held; no wait sleeps before, nor
-//!    while another thread answers one.
-//! 10. A wait spins ([`crate::wait`]) unless no member is known here (all are pipes, or connections over TCP: no lane's bell
-//!     can come, and no client through a door), or the peer of the lane that was told last is near, or, where no lane is hot, the
-//!     last peer of this process was; or a thread that works for the set needs the CPU ([`set::Hands`]).
+//!    under a lock is noted (`faults`): its lane becomes hot. It is answered when no lock is held; no wait sleeps
+//!    before, nor while another thread answers one.
+//! 10. A wait spins ([`crate::wait`]) unless no member is known here (all are pipes, or connections over TCP: no lane's
+//!     bell can come, and no client through a door), or the peer of the lane that was told last is near, or, where no
+//!     lane is hot, the last peer of this process was; or a thread that works for the set needs the CPU
+//!     ([`set::Hands`]).
 //! 11. A peer that sends on many connections while a thread sleeps on the set rings on one of them ([`company`]).
 
 mod all;

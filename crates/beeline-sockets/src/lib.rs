@@ -6,13 +6,14 @@
 //!
 //! # Layers
 //!
-//! Crates have one direction, which Cargo holds: `beeline-guest` is what anybody needs who lives in a foreign process, and has
-//! the rules for that; `beeline-meeting` is how two ends find each other; `beeline-descriptors` knows what an fd leads to, and
-//! has the order of locks. What they define keeps its names here: `crate::kernel` is `beeline_guest::kernel`.
+//! Crates have one direction, which Cargo holds: `beeline-guest` is what anybody needs who lives in a foreign process,
+//! and has the rules for that; `beeline-meeting` is how two ends find each other; `beeline-descriptors` knows what an
+//! fd leads to, and has the order of locks. What they define keeps its names here: `crate::kernel` is
+//! `beeline_guest::kernel`.
 //!
-//! Modules import downwards only, too; the table is in `ci/layers.toml`. From the top: [`calls`] is what an app calls to make
-//! something of ours; [`life`] follows its fds, forks and programs; [`options`]; [`meet`] makes connections; [`poll`] and
-//! [`epoll`] wait for several, [`io`] for one, and move bytes.
+//! Modules import downwards only, too; the table is in `ci/layers.toml`. From the top: [`calls`] is what an app calls
+//! to make something of ours; [`life`] follows its fds, forks and programs; [`options`]; [`meet`] makes connections;
+//! [`poll`] and [`epoll`] wait for several, [`io`] for one, and move bytes.
 
 // Nothing in here may end the program that it is a guest of.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]

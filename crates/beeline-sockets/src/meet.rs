@@ -26,19 +26,19 @@
 //! # Rooms
 //!
 //! What two ends need to find each other without knowing descriptions is a crate of its own, `beeline-meeting`. Here
-//! `lane` makes a description a lane; `listener`, `listening`, `door`, `lobby`, `arrivals`, `accept`, `readable`, `accept_lock`, `admit`,
-//! `watched` and `reset` are the server's part; `connect`, `connecting`, `client`, `retry`, `bridged`, `offers` and `late` the client's, `counted` is
-//! what becomes of both in a program that has left lanes. `retreat` and `release` give way where the program needs what is
-//! ours, `sockets` are what is not connected yet, `fork` is what all of this does at one. `agent` is how both ends meet across
-//! network namespaces, `standing` how two that have met are spared all that, `seats` how one of a crowd is.
+//! `lane` makes a description a lane; `listener`, `listening`, `door`, `lobby`, `arrivals`, `accept`, `readable`,
+//! `accept_lock`, `admit`, `watched` and `reset` are the server's part; `connect`, `connecting`, `client`, `retry`,
+//! `bridged`, `offers` and `late` the client's, `counted` is what becomes of both in a program that has left lanes.
+//! `retreat` and `release` give way where the program needs what is ours, `sockets` are what is not connected yet,
+//! `fork` is what all of this does at one. `agent` is how both ends meet across network namespaces, `standing` how two
+//! that have met are spared all that, `seats` how one of a crowd is.
 //!
 //! # Locks
 //!
-//! A change (`changing`) is under way while fds change their meaning: a client's of its one number, if no other leads to the
-//! socket, from before it enters the door until the anchor has its place in the table; a server's of all. So a `fork` copies no
-//! half-made connection. Then a listener's lock, then a description's, then the
-//! innermost ones of `lookup` and `pool`. Nothing is waited for with any of them held: every call that is made
-//! then returns at once.
+//! A change (`changing`) is under way while fds change their meaning: a client's of its one number, if no other leads
+//! to the socket, from before it enters the door until the anchor has its place in the table; a server's of all. So a
+//! `fork` copies no half-made connection. Then a listener's lock, then a description's, then the innermost ones of
+//! `lookup` and `pool`. Nothing is waited for with any of them held: every call that is made then returns at once.
 
 mod accept;
 mod accept_lock;

@@ -27,15 +27,15 @@ use table::{Class, OPTION, class};
 /// holds.
 const SMALL_BUFFER: i32 = 8192;
 
-/// Keeps a socket that is not connected yet on TCP, also if another thread is connecting it: that one finds it, if it has no
-/// lane yet. The first reason counts.
+/// Keeps a socket that is not connected yet on TCP, also if another thread is connecting it: that one finds it, if it
+/// has no lane yet. The first reason counts.
 pub fn block(desc: &Desc, reason: Reason) {
     let unblocked = |seen: u16| (seen == 0 || seen == meet::BUSY).then_some(reason as u16 + 1);
     let _ = desc.draft.blocked_by.fetch_update(Relaxed, Relaxed, unblocked);
 }
 
-/// Runs `f` with a TCP socket of `family` that exists for that long only, out of the way of the app's numbers. No lock may
-/// be held.
+/// Runs `f` with a TCP socket of `family` that exists for that long only, out of the way of the app's numbers. No lock
+/// may be held.
 pub fn with_template(family: i32, f: impl FnOnce(i32) -> Outcome) -> Outcome {
     // A connection over TCP needs no number for this.
     match meet::with_room(|| kernel::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)) {
@@ -152,8 +152,8 @@ unsafe fn record(fd: i32, desc: &'static Desc, level: i32, name: i32, value: *co
     }
 }
 
-/// Whether an option is switched off by a value that the kernel took: an integer of 0, a device without a name, a header
-/// without bytes.
+/// Whether an option is switched off by a value that the kernel took: an integer of 0, a device without a name, a
+/// header without bytes.
 ///
 /// # Safety
 /// `value` must be readable for `length` bytes.
@@ -240,8 +240,8 @@ unsafe fn set_on_lane(desc: &'static Desc, level: i32, name: i32, value: *const 
     }
 }
 
-/// Gives a template the connection's present `SO_BUSY_POLL`, as far as the kernel lets it: older ones let an unprivileged
-/// program lower it, and not raise it.
+/// Gives a template the connection's present `SO_BUSY_POLL`, as far as the kernel lets it: older ones let an
+/// unprivileged program lower it, and not raise it.
 fn take_to_present(side: &SideState, template: i32) {
     if let Some(present) = side.option(libc::SOL_SOCKET, libc::SO_BUSY_POLL) {
         let _ = kernel::setsockopt(template, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &present);

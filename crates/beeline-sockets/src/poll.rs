@@ -2,7 +2,8 @@
 //!
 //! 1. Lanes are judged by their rings, everything else by one ppoll(2) with no wait; a call always looks at
 //!    all of them, so that it reports what the kernel would report.
-//! 2. If nothing is ready, a call spins over its lanes as a blocking `recv` would, or for a listener's clients ([`spin`]).
+//! 2. If nothing is ready, a call spins over its lanes as a blocking `recv` would, or for a listener's clients
+//!    ([`spin`]).
 //! 3. Then every lane is armed for what is asked of it, and the call sleeps in ppoll(2) on the anchors, the
 //!    listeners with their doors, and the rest. What wakes it is only a hint; it looks at everything again. What it
 //!    sleeps on is kept open meanwhile ([`held`]). A peer that sends on several of the lanes rings on one ([`asleep`]).
@@ -94,8 +95,8 @@ unsafe fn wait(fds: *mut pollfd, count: u64, deadline: Option<u64>, mask: Option
     scratch::with(places(fds.len(), listeners), scratch::NONE, |shadow| scan(fds, shadow, deadline, mask, &mut false))
 }
 
-/// The wait itself. `shadow` is what the kernel gets to see, with [`places`] for it. Sets `waited` if nothing was ready at
-/// once.
+/// The wait itself. `shadow` is what the kernel gets to see, with [`places`] for it. Sets `waited` if nothing was ready
+/// at once.
 pub(crate) fn scan(
     fds: &mut [pollfd],
     shadow: &mut [pollfd],
@@ -186,12 +187,13 @@ fn sleep_until_ready(
     }
 }
 
-/// Whether what ended a sleep tells all that there is to tell: only the kernel has something to say of the entries, and of whose
-/// further descriptors its answers are has not changed meanwhile.
+/// Whether what ended a sleep tells all that there is to tell: only the kernel has something to say of the entries, and
+/// of whose further descriptors its answers are has not changed meanwhile.
 fn is_all_told(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>) -> bool {
     let mut listeners = 0;
     fds.iter().zip(shadow).enumerate().all(|(index, (entry, place))| {
-        // What was a lane when the question was laid out, if only for that moment, was not asked about for what it is now.
+        // What was a lane when the question was laid out, if only for that moment, was not asked about for what it is
+        // now.
         let is_asked = place.fd == entry.fd && place.events == entry.events;
         is_asked
             && match table::get(entry.fd) {
@@ -261,8 +263,8 @@ fn look(fds: &mut [pollfd], shadow: &mut [pollfd]) -> Result<isize, Errno> {
     }
     let ready = count_ready(fds);
     if foreign && ready == 0 {
-        // The kernel's part took most of the time of this look, so it is when most news of a busy lane comes. A call that
-        // does not wait would tell of it only at the app's next one, after another look at the kernel.
+        // The kernel's part took most of the time of this look, so it is when most news of a busy lane comes. A call
+        // that does not wait would tell of it only at the app's next one, after another look at the kernel.
         return Ok(look_at_ours(fds));
     }
     Ok(ready)

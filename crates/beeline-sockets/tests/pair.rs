@@ -342,8 +342,8 @@ fn idle_connections_give_the_memory_of_their_streams_back() {
     exchange(&pairs, 1, flags);
 }
 
-/// What a send comes to if the peer closes before it is rung, and the error that is left on the socket. The peer has read
-/// `read` of the five bytes by that time.
+/// What a send comes to if the peer closes before it is rung, and the error that is left on the socket. The peer has
+/// read `read` of the five bytes by that time.
 fn send_to_one_that_goes(read: u32) -> (Outcome, i32) {
     let [client, server] = lane_pair();
     let desc = table::get(client).unwrap();

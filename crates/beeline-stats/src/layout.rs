@@ -17,13 +17,13 @@
 //! 6. A reader may see a slot while it changes. That is a picture out of focus, never an error:
 //!    these numbers are for people.
 //! 7. A child of `fork` makes a file of its own and must not write to its parent's.
-//! 8. The process holds a write lock of its open file description on byte 0 (`F_OFD_SETLK`, fcntl(2)) if
-//!    `is_locked` says so. The mapping keeps the description open, so the lock lasts until the process has ended or runs
-//!    another program, and whoever finds it free (`F_OFD_GETLK`) knows that, whatever pid namespace the process was in.
-//! 9. `settings` of the header and `own` of a slot are written by others, too: by `beeline set`, for the same user or root.
-//!    Each is a word of its own, 0 for "nothing said", otherwise one more than the number of the value
-//!    ([`crate::tunables::Kind`]). The process reads a word when it needs it, never before it is going to wait or connect,
-//!    and believes it only if it stands for a value; another one is taken back and counted
+//! 8. The process holds a write lock of its open file description on byte 0 (`F_OFD_SETLK`, fcntl(2)) if `is_locked`
+//!    says so. The mapping keeps the description open, so the lock lasts until the process has ended or runs another
+//!    program, and whoever finds it free (`F_OFD_GETLK`) knows that, whatever pid namespace the process was in.
+//! 9. `settings` of the header and `own` of a slot are written by others, too: by `beeline set`, for the same user or
+//!    root. Each is a word of its own, 0 for "nothing said", otherwise one more than the number of the value
+//!    ([`crate::tunables::Kind`]). The process reads a word when it needs it, never before it is going to wait or
+//!    connect, and believes it only if it stands for a value; another one is taken back and counted
 //!    ([`Counter::SettingsRefused`]). A word that is seen half-written is one or the other, for a moment.
 
 use core::net::{IpAddr, SocketAddr};
@@ -181,7 +181,8 @@ pub struct StatsHeader {
     pub reasons_server: [AtomicU64; LIST_ENTRIES_MAX],
     /// Connections reset, by what the peer did.
     pub poisons: [AtomicU64; LIST_ENTRIES_MAX],
-    /// Why no connection of the process is accelerated any more: a [`Reason`]'s index plus one, 0 as long as they may be.
+    /// Why no connection of the process is accelerated any more: a [`Reason`]'s index plus one, 0 as long as they may
+    /// be.
     pub stopped: AtomicU32,
     /// 1 if the process locks its file, see rule 8.
     pub is_locked: AtomicU32,

@@ -8,8 +8,8 @@
 //!    the first such place. The command line refuses the same text instead.
 //! 3. The last value of a key counts, so a later list overrides an earlier one.
 //! 4. A part `rule=...` is no option but a rule ([`rules`]).
-//! 5. What of an option may be said later than at the start is its [`Reach`]: while the program runs, by a rule, for one
-//!    connection. A new option is one row of the table, whatever its reach.
+//! 5. What of an option may be said later than at the start is its [`Reach`]: while the program runs, by a rule, for
+//!    one connection. A new option is one row of the table, whatever its reach.
 
 mod error;
 mod reach;

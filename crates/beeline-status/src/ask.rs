@@ -1,7 +1,7 @@
 //! The administrator's socket, from its other end.
 //!
-//! A request is a line of JSON, `{"request": "status"}`; so is the answer, `{"ok": ...}` or `{"error": "..."}`. The socket
-//! belongs to the bridge's user, and nobody but that user and root is answered.
+//! A request is a line of JSON, `{"request": "status"}`; so is the answer, `{"ok": ...}` or `{"error": "..."}`. The
+//! socket belongs to the bridge's user, and nobody but that user and root is answered.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};

@@ -1,7 +1,7 @@
 //! What a running bridge tells of itself, and how that looks.
 //!
-//! The bridge and the command share this crate: `beelined status` and `beeline stat` show the same, and the command need not
-//! be linked against libfabric for it.
+//! The bridge and the command share this crate: `beelined status` and `beeline stat` show the same, and the command
+//! need not be linked against libfabric for it.
 //!
 //! * [`ask`]: asking the bridge at its administrator's socket;
 //! * [`document`]: what it answers;

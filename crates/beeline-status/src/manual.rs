@@ -20,8 +20,8 @@ pub struct Beside {
     pub see_also: &'static [&'static str],
 }
 
-/// Writes a page for a command, and one for each of its subcommands that is not hidden. `beside` is asked for each by the
-/// name of its page.
+/// Writes a page for a command, and one for each of its subcommands that is not hidden. `beside` is asked for each by
+/// the name of its page.
 ///
 /// # Errors
 /// When one cannot be written.

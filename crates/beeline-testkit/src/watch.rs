@@ -1,8 +1,8 @@
 //! Children with a deadline.
 //!
 //! A test child gets a process group of its own. When its deadline passes, or when it ends and leaves members behind,
-//! the whole group is killed: nothing that a test starts outlives it. Only groups made here are ever signalled. When the
-//! test itself is killed, the kernel kills its children after it ([`die_with_parent`]).
+//! the whole group is killed: nothing that a test starts outlives it. Only groups made here are ever signalled. When
+//! the test itself is killed, the kernel kills its children after it ([`die_with_parent`]).
 
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};

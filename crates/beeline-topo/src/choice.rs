@@ -9,12 +9,12 @@
 //!    near one of 10. Nominal and not measured, so that what other connections do moves nobody across the interconnect.
 //! 3. **Load**, among links within a tenth of the fastest one's effective speed: the time that the bytes in flight on
 //!    the local rail take, then the connections for each Gb/s of speed.
-//! 4. **Name** of the local rail. Of the peer's rails that are the same to it, the first local rail takes the first one,
-//!    the second the second and so on, all in the order of their names, so that none is left out at the other end.
+//! 4. **Name** of the local rail. Of the peer's rails that are the same to it, the first local rail takes the first
+//!    one, the second the second and so on, all in the order of their names, so that none is left out at the other end.
 //!
-//! The links after the first are the order in which to try others. A **stripe** takes, in this order, each link whose two
-//! ports no link before it uses, as long as it speaks past the kernel if the first does, and adds at least an eighth of
-//! the first's effective speed: less would cost more in reordering than it brings.
+//! The links after the first are the order in which to try others. A **stripe** takes, in this order, each link whose
+//! two ports no link before it uses, as long as it speaks past the kernel if the first does, and adds at least an
+//! eighth of the first's effective speed: less would cost more in reordering than it brings.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;

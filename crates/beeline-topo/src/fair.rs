@@ -1,8 +1,8 @@
 //! What flows get that share links: max-min fair rates.
 //!
-//! A flow's rate can grow only by taking from one that has no more than it. So all rates are raised alike; a link that becomes
-//! full holds the flows that cross it where they are, and so does a flow's own limit; the others go on. See Bertsekas and
-//! Gallager, *Data Networks*, section 6.5.2.
+//! A flow's rate can grow only by taking from one that has no more than it. So all rates are raised alike; a link that
+//! becomes full holds the flows that cross it where they are, and so does a flow's own limit; the others go on. See
+//! Bertsekas and Gallager, *Data Networks*, section 6.5.2.
 
 /// A flow: some streams alike, over the same links.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,7 +117,8 @@ mod tests {
 
     #[test]
     fn the_text_book_s_example() {
-        // Bertsekas and Gallager, figure 6.16: three share the first link, and what they leave of the next is for the others.
+        // Bertsekas and Gallager, figure 6.16: three share the first link, and what they leave of the next is for the
+        // others.
         let flows = [flow(&[0], 1, None), flow(&[0, 1], 1, None), flow(&[1], 1, None)];
         assert_eq!(rates(&[1.0, 2.0], &flows), [0.5, 0.5, 1.5]);
         assert_eq!(shares(&[1.0, 2.0], &flows).unwrap()[2].held_by, Some(1));

@@ -188,7 +188,8 @@ impl Host {
         self.put_in_order();
     }
 
-    /// Every list in the order of its numbers or names, and no port that pretends to know its place by naming all nodes.
+    /// Every list in the order of its numbers or names, and no port that pretends to know its place by naming all
+    /// nodes.
     pub(crate) fn put_in_order(&mut self) {
         self.packages.sort_by_key(|package| package.id);
         self.cpus.sort_by_key(|cpu| cpu.id);
@@ -223,8 +224,8 @@ impl Host {
     /// How far a port that is attached to `nodes` is from `cpu`.
     ///
     /// A port whose place is unknown counts as lying in the middle: farther than a port at the CPU's own node, nearer
-    /// than one that is known to be far. Where there is nothing to choose (one node, or a CPU that is not known, so that
-    /// all ports are the same to it) the distance is 10.
+    /// than one that is known to be far. Where there is nothing to choose (one node, or a CPU that is not known, so
+    /// that all ports are the same to it) the distance is 10.
     pub fn distance(&self, cpu: Option<u32>, nodes: &[u32]) -> Distance {
         let Some(own) = cpu.and_then(|cpu| self.node_of_cpu(cpu)) else {
             return Distance { value: LOCAL_DISTANCE, known: false };

@@ -9,8 +9,9 @@
 //! 4. Where a pair of ports can be used in two ways, the one past the kernel is kept and the other is not a link of its
 //!    own: it would share the wire. Other pairs of ports are not touched by that: a segment that can only do TCP is
 //!    used with TCP, and only there.
-//! 5. A port with several addresses (of both families, say) is one wire: between two ports there is one link, over IPv4 if they
-//!    reach each other over both. So nothing is striped over a wire and itself, and a port's load is counted once.
+//! 5. A port with several addresses (of both families, say) is one wire: between two ports there is one link, over IPv4
+//!    if they reach each other over both. So nothing is striped over a wire and itself, and a port's load is counted
+//!    once.
 
 use std::net::IpAddr;
 

@@ -1,7 +1,7 @@
 //! What `beelined rails --json` prints: the bridge's own view, from which `beeline topo` draws.
 //!
-//! One JSON object. Fields that are not known here are ignored, so that a newer bridge may say more; [`FORMAT`] changes only
-//! when the meaning of a field does. `docs/rails-json.md` describes it for people.
+//! One JSON object. Fields that are not known here are ignored, so that a newer bridge may say more; [`FORMAT`] changes
+//! only when the meaning of a field does. `docs/rails-json.md` describes it for people.
 
 use std::net::SocketAddr;
 
@@ -68,7 +68,8 @@ pub struct Connection {
     /// The CPU that its rail was chosen for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u32>,
-    /// The paths that it takes: its own first, then those that its large transfers take, too. None while no rail is left.
+    /// The paths that it takes: its own first, then those that its large transfers take, too. None while no rail is
+    /// left.
     pub paths: Vec<Path>,
 }
 

@@ -1,5 +1,5 @@
-//! Carrying bytes of many connections over several rails: over which rail, and in which order they arrive. Who is next the bridge
-//! decides: its hot connections in turn, each with a bounded number of bytes.
+//! Carrying bytes of many connections over several rails: over which rail, and in which order they arrive. Who is next
+//! the bridge decides: its hot connections in turn, each with a bounded number of bytes.
 //!
 //! Two of the parts are here, each by itself; the third is the bridge's, which puts them together:
 //!
@@ -11,13 +11,14 @@
 //!
 //! Rules:
 //!
-//! 1. A chunk is handed out to one rail at a time. It is handed out again only after the **receiver** has closed its end
-//!    of that rail and said which ranges had come over it: until then a late write could land in space that is used
+//! 1. A chunk is handed out to one rail at a time. It is handed out again only after the **receiver** has closed its
+//!    end of that rail and said which ranges had come over it: until then a late write could land in space that is used
 //!    again. `Sender` has no other way to get a chunk back.
-//! 2. A rail that comes back is another **life** of it. What belongs to an earlier life is not acknowledged by the later.
-//! 3. A receiver's memory does not grow with what a sender does: what lies above a gap is at most as many intervals as there
-//!    are gaps, of which it notes at most [`PIECES_MAX`]. A sender begins no new piece while it keeps as many that are not
-//!    acknowledged, and sends again the first of them only.
+//! 2. A rail that comes back is another **life** of it. What belongs to an earlier life is not acknowledged by the
+//!    later.
+//! 3. A receiver's memory does not grow with what a sender does: what lies above a gap is at most as many intervals as
+//!    there are gaps, of which it notes at most [`PIECES_MAX`]. A sender begins no new piece while it keeps as many
+//!    that are not acknowledged, and sends again the first of them only.
 //!
 //! `crates/beelined/src/data/tests.rs` holds the parts together to these rules, on rails that fail and return.
 

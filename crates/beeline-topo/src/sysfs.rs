@@ -1,10 +1,11 @@
 //! A host as the Linux kernel describes it in `/sys`, for where hwloc is not installed.
 //!
-//! 1. Every file may be missing, unreadable or of another form: containers hide some, old kernels lack some. What cannot
-//!    be read is unknown; only a host without a CPU is an error.
+//! 1. Every file may be missing, unreadable or of another form: containers hide some, old kernels lack some. What
+//!    cannot be read is unknown; only a host without a CPU is an error.
 //! 2. A network interface is a port if it belongs to a device, lies on one (bond, VLAN, bridge), or has an RDMA device
 //!    (also one in software). Others (loopback, tunnels, ends of containers) lead nowhere by themselves.
-//! 3. A port's place is its device's `numa_node`, or the nodes of its `local_cpulist`; if that is all nodes, it is unknown.
+//! 3. A port's place is its device's `numa_node`, or the nodes of its `local_cpulist`; if that is all nodes, it is
+//!    unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

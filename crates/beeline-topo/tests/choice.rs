@@ -58,8 +58,8 @@ fn verdict(choice: &Choice, rail: &str) -> Verdict {
     choice.candidates.iter().find(|candidate| candidate.rail == rail).unwrap().verdict
 }
 
-/// The three layouts of the Socket Direct document: one adapter, used from its own socket and from the other one, and an
-/// adapter with a path to each socket.
+/// The three layouts of the Socket Direct document: one adapter, used from its own socket and from the other one, and
+/// an adapter with a path to each socket.
 mod socket_direct {
     use super::*;
 

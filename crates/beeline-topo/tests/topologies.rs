@@ -57,7 +57,8 @@ fn taken_by_node(host: &Host, names: &[&str]) -> BTreeMap<u32, String> {
     taken
 }
 
-/// How many connections each rail carries when every CPU opens `each`, one after the other, and each is seen by the next.
+/// How many connections each rail carries when every CPU opens `each`, one after the other, and each is seen by the
+/// next.
 fn spread(host: &Host, names: &[&str], each: u32) -> BTreeMap<String, u32> {
     let mut rails = rails(host, names);
     let peer = [PeerRail { address: "10.0.1.1/16".parse().unwrap(), netdev: None, ..PeerRail::from(&rails[0]) }];
@@ -187,8 +188,8 @@ fn the_kernel_s_own_files_tell_the_same_as_hwloc() {
     unpack(&fs::read_to_string(data("40intel64-2g2n4c+pci.sys")).unwrap(), root.path());
     let mut from_sys = sysfs::read(root.path()).unwrap();
     let mut from_xml = host("40intel64-2g2n4c+pci.xml");
-    // This host's firmware does not say where the Ethernet ports are, and says one of two nodes for InfiniBand. hwloc was
-    // told by hand, and so is Beeline.
+    // This host's firmware does not say where the Ethernet ports are, and says one of two nodes for InfiniBand. hwloc
+    // was told by hand, and so is Beeline.
     assert_eq!(
         (port(&from_sys, "eth0").nodes.as_slice(), port(&from_sys, "ib0").nodes.as_slice()),
         (&[][..], &[2][..])

@@ -1,5 +1,5 @@
-//! An address as a field of a message: family (0, 4 or 6), a zero, port (2), scope id (4), and 16 bytes, of IPv4 in its mapped form.
-//! Numbers are in native order: both ends are on one host.
+//! An address as a field of a message: family (0, 4 or 6), a zero, port (2), scope id (4), and 16 bytes, of IPv4 in its
+//! mapped form. Numbers are in native order: both ends are on one host.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 

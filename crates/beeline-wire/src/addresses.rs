@@ -1,7 +1,7 @@
 //! The addresses of a network namespace: a dump of `RTM_GETADDR` (rtnetlink(7)).
 //!
-//! The answer comes in datagrams of many messages. [`read`] takes one of them; whoever asks decides how many to read, since a
-//! namespace may have as many addresses as its owner likes.
+//! The answer comes in datagrams of many messages. [`read`] takes one of them; whoever asks decides how many to read,
+//! since a namespace may have as many addresses as its owner likes.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,5 +1,6 @@
-//! Hello again: what a client says over an anchor that both ends have kept. The lane, and whose it is, are known; the address that
-//! the client has this time may be another one than the name of its anchor has, where its program has bound the port.
+//! Hello again: what a client says over an anchor that both ends have kept. The lane, and whose it is, are known; the
+//! address that the client has this time may be another one than the name of its anchor has, where its program has
+//! bound the port.
 //!
 //! | offset | bytes | field | rule |
 //! |---|---|---|---|

@@ -1,12 +1,14 @@
 //! What a program and its host's agent say to each other (`docs/design/0008-namespaces.md`).
 //!
-//! 1. The agent listens at [`SOCKET`], `AF_UNIX` and `SOCK_SEQPACKET`, and under [`NAME`] in the network namespaces that it finds. A
-//!    connection to it carries one question and its answer; after [`Answer`]`::Likely` and [`Answer`]`::Probe`, one [`Question::Confirm`] more.
-//!    At its name [`Question::Hail`] comes before, whose answer proves who listens there.
-//! 2. Each message has one form. No program sends a descriptor: what it holds it names by its number, and the agent takes it from the
-//!    process that has connected to it. So an agent that is stopped, or lingers, never holds a connection.
-//! 3. Addresses and numbers of descriptors are the program's word, and only where to look: what counts is what the kernel says
-//!    of the socket that is found there.
+//! 1. The agent listens at [`SOCKET`], `AF_UNIX` and `SOCK_SEQPACKET`, and under [`NAME`] in the network namespaces
+//!    that it finds. A connection to it carries one question and its answer; after [`Answer`]`::Likely` and
+//!    [`Answer`]`::Probe`, one [`Question::Confirm`] more. At its name [`Question::Hail`] comes before, whose answer
+//!    proves who listens there.
+//! 2. Each message has one form. No program sends a descriptor: what it holds it names by its number, and the agent
+//!    takes it from the process that has connected to it. So an agent that is stopped, or lingers, never holds a
+//!    connection.
+//! 3. Addresses and numbers of descriptors are the program's word, and only where to look: what counts is what the
+//!    kernel says of the socket that is found there.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 
@@ -37,8 +39,8 @@ pub enum Question {
         /// Where it is to be connected to.
         destination: SocketAddr,
     },
-    /// The connection of a query that was answered with [`Answer::Likely`] stands, and the client's end of its lane is in place; or that of
-    /// one that was answered with [`Answer::Probe`] stands.
+    /// The connection of a query that was answered with [`Answer::Likely`] stands, and the client's end of its lane is
+    /// in place; or that of one that was answered with [`Answer::Probe`] stands.
     Confirm {
         /// The connection's descriptor in the process that asks.
         socket: u32,

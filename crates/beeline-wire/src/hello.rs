@@ -16,10 +16,10 @@
 //! | 32 | 8 | lane inode | of the lane's memfd; finds a known lane, and is checked against the descriptor of a new one |
 //! | 40 | 24 | addresses | zero, unless held |
 //!
-//! Mostly the addresses of the connection are not in it: the server reads them from the name of the
-//! client's anchor, which the kernel vouches for (see [`crate::names`]). Anybody may bind such names, though; where
-//! they are taken, the anchor has none, and [`Held`] addresses stand in the hello. They reserve nothing: the server must
-//! hold the client's port by other means. The server's port is the listener's.
+//! Mostly the addresses of the connection are not in it: the server reads them from the name of the client's anchor,
+//! which the kernel vouches for (see [`crate::names`]). Anybody may bind such names, though; where they are taken, the
+//! anchor has none, and [`Held`] addresses stand in the hello. They reserve nothing: the server must hold the client's
+//! port by other means. The server's port is the listener's.
 //!
 //! | offset | bytes | field | rule |
 //! |---|---|---|---|

@@ -1,7 +1,8 @@
-//! What this command reads of the bridge's configuration: whose bridge this host's programs trust, and where it is asked.
+//! What this command reads of the bridge's configuration: whose bridge this host's programs trust, and where it is
+//! asked.
 //!
-//! Root's bridge is trusted anyway. A file that is not root's, or that others could have written, says nothing, and neither
-//! does one that is not understood: the bridge itself complains about that.
+//! Root's bridge is trusted anyway. A file that is not root's, or that others could have written, says nothing, and
+//! neither does one that is not understood: the bridge itself complains about that.
 
 use std::ffi::CString;
 use std::os::unix::fs::MetadataExt;

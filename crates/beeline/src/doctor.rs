@@ -1,7 +1,7 @@
 //! `beeline doctor`: what this host offers, and what stands in the way of lanes; likewise of a program or a process.
 //!
-//! The proof of the host is a trial: a server and a client under Beeline, which say whether a lane came about and how long a
-//! round trip takes. The rest says why not, and what to do.
+//! The proof of the host is a trial: a server and a client under Beeline, which say whether a lane came about and how
+//! long a round trip takes. The rest says why not, and what to do.
 
 mod finding;
 mod host;

@@ -1,10 +1,11 @@
-//! Filters of system calls (seccomp(2)) that this process is under, and so is the program that it becomes: mostly those of a
-//! service manager (`SystemCallFilter=` and others of systemd.exec(5)).
+//! Filters of system calls (seccomp(2)) that this process is under, and so is the program that it becomes: mostly those
+//! of a service manager (`SystemCallFilter=` and others of systemd.exec(5)).
 //!
-//! What a filter does with a call can only be found out by making the call, and it may end whoever makes it. A program must
-//! never be ended for a call that only the library makes, so in a program that begins under a filter the library does
-//! nothing, unless it is told that all its calls have been tried: [`tried`] makes them in a child, with arguments that the
-//! kernel refuses. A call that a filter answers with an error is none that matters: the library stands all errors.
+//! What a filter does with a call can only be found out by making the call, and it may end whoever makes it. A program
+//! must never be ended for a call that only the library makes, so in a program that begins under a filter the library
+//! does nothing, unless it is told that all its calls have been tried: [`tried`] makes them in a child, with arguments
+//! that the kernel refuses. A call that a filter answers with an error is none that matters: the library stands all
+//! errors.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -15,8 +16,8 @@ macro_rules! calls {
     ($($number:ident)*) => { [$((stringify!($number), libc::$number),)*] };
 }
 
-/// The system calls that the library makes of its own accord, or that the C library makes for it. A test compares them with
-/// the library's source. The last is how the child ends.
+/// The system calls that the library makes of its own accord, or that the C library makes for it. A test compares them
+/// with the library's source. The last is how the child ends.
 const CALLS: [(&str, libc::c_long); 87] = calls! {
     SYS_accept4 SYS_bind SYS_brk SYS_chdir SYS_clock_gettime SYS_clone SYS_clone3 SYS_close SYS_close_range SYS_connect
     SYS_dup SYS_dup3 SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_epoll_wait SYS_eventfd2
@@ -35,8 +36,9 @@ const CALLS: [(&str, libc::c_long); 87] = calls! {
 const NOTHING: u32 = u32::MAX;
 const DONE: u32 = u32::MAX - 1;
 
-/// Tries the filters that this process is under, if they are more than `known`, and finds that none of them ends a program for a call of
-/// the library's. How many they are, or 0 where the library need not be told: it takes those of process 1 for a container's.
+/// Tries the filters that this process is under, if they are more than `known`, and finds that none of them ends a
+/// program for a call of the library's. How many they are, or 0 where the library need not be told: it takes those of
+/// process 1 for a container's.
 ///
 /// # Errors
 /// When one does, or that cannot be found out.
@@ -98,8 +100,8 @@ fn make_all(begun: &AtomicU32) -> ! {
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
     for (index, (_, number)) in (0..).zip(CALLS) {
         begun.store(if number == libc::SYS_exit_group { DONE } else { index }, Relaxed);
-        // SAFETY: -1 is no address, descriptor, process, length or command; a call without arguments only asks, or concerns
-        // this child alone.
+        // SAFETY: -1 is no address, descriptor, process, length or command; a call without arguments only asks, or
+        // concerns this child alone.
         unsafe { libc::syscall(number, first_of(number), -1, -1, -1, -1, -1) };
         if number == libc::SYS_socket {
             // As the library makes it, for filters that look at arguments.

@@ -28,8 +28,8 @@ use clap::Parser;
 use cli::{Cli, Command};
 use failure::Failure;
 
-/// Help, or what is wrong with the command line. Of `run` that is a failure of ours, as anything else before the program
-/// is started; of other commands it has clap's code.
+/// Help, or what is wrong with the command line. Of `run` that is a failure of ours, as anything else before the
+/// program is started; of other commands it has clap's code.
 fn refuse(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     let of_run = std::env::args_os().nth(1).is_some_and(|word| word == "run");

@@ -1,9 +1,9 @@
 //! Profiles, and options from wherever they come: checked against the library's own table.
 //!
 //! A profile is a TOML file with a `description`, a table `[options]` and tables `[[rule]]`
-//! ([`beeline_stats::tunables::rules`]). The configurations of host and user are such files, too. Whatever else stands in one is
-//! an error with its line and column, because an option that is silently not in force costs
-//! somebody an afternoon.
+//! ([`beeline_stats::tunables::rules`]). The configurations of host and user are such files, too. Whatever else stands
+//! in one is an error with its line and column, because an option that is silently not in force costs somebody an
+//! afternoon.
 
 mod rules;
 
@@ -46,8 +46,8 @@ impl Chosen {
         Self { tunables: Tunables::DEFAULT, set: BTreeSet::new(), rules: Vec::new() }
     }
 
-    /// What holds for every `beeline run` before its own options: the bridge's user, the configurations unless they are left
-    /// out, a profile, and the environment.
+    /// What holds for every `beeline run` before its own options: the bridge's user, the configurations unless they are
+    /// left out, a profile, and the environment.
     pub fn usual(with_configuration: bool, profile: Option<&str>) -> anyhow::Result<Self> {
         let mut chosen = Self::new();
         if let Some(user) = configuration::bridge_user() {
@@ -266,8 +266,8 @@ impl Chosen {
     }
 }
 
-/// The text of a file that is read without being named: as it says whom a program trusts, nobody else may have written it,
-/// even where the environment of somebody else says where it is (sudo(8)).
+/// The text of a file that is read without being named: as it says whom a program trusts, nobody else may have written
+/// it, even where the environment of somebody else says where it is (sudo(8)).
 fn trusted_text(path: &Path) -> std::io::Result<String> {
     const WRITABLE_BY_ANYBODY: u32 = 0o002;
     let mut file = std::fs::File::open(path)?;

@@ -1,7 +1,7 @@
 //! `beeline set`: changes options of running processes.
 //!
-//! 1. What is set is one word in a process's statistics file (rule 9 of `beeline_stats::layout`), which the process reads
-//!    the next time that the option matters. So it can be set for processes that sleep, hang or are stopped.
+//! 1. What is set is one word in a process's statistics file (rule 9 of `beeline_stats::layout`), which the process
+//!    reads the next time that the option matters. So it can be set for processes that sleep, hang or are stopped.
 //! 2. Everything is checked before the first word is written: that the option exists, takes the value and may be said
 //!    while a program runs; that each process knows it; that there is one connection of the description. So a command
 //!    that fails has changed nothing, unless a process ends meanwhile.

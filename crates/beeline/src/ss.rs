@@ -1,4 +1,5 @@
-//! `beeline ss` and `beeline top`: open connections of programs that run with Beeline, each with the path that it takes.
+//! `beeline ss` and `beeline top`: open connections of programs that run with Beeline, each with the path that it
+//! takes.
 
 mod row;
 mod tcp;

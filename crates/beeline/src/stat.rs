@@ -1,5 +1,5 @@
-//! `beeline stat`: what processes that run with Beeline are doing, why connections are on TCP, and what the bridge carries to
-//! other hosts.
+//! `beeline stat`: what processes that run with Beeline are doing, why connections are on TCP, and what the bridge
+//! carries to other hosts.
 
 pub mod absent;
 pub mod bridge;

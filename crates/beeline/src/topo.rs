@@ -1,7 +1,7 @@
 //! `beeline topo`: this host's packages, nodes and rails, and the path that connections take from each CPU.
 //!
-//! 1. The host and its rails are what the bridge says (`beelined rails --json`), because it is the bridge that chooses. Without
-//!    a bridge the host is read from `/sys`, and the drawing says why rails are unknown.
+//! 1. The host and its rails are what the bridge says (`beelined rails --json`), because it is the bridge that chooses.
+//!    Without a bridge the host is read from `/sys`, and the drawing says why rails are unknown.
 //! 2. The paths are not asked of the bridge but chosen anew, by the same code and from what the bridge said.
 //! 3. Nothing here needs libfabric or hwloc.
 

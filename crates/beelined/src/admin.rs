@@ -2,8 +2,8 @@
 //!
 //! 1. It is a stream socket of the file system. Root and the bridge's own user may use it, by the kernel's word
 //!    (`SO_PEERCRED`), whatever the file's mode says.
-//! 2. What is asked and answered is in [`beeline_status::ask`]; its other end is there, too, since `beeline stat` asks as
-//!    well. A client asks one thing at a time.
+//! 2. What is asked and answered is in [`beeline_status::ask`]; its other end is there, too, since `beeline stat` asks
+//!    as well. A client asks one thing at a time.
 //! 3. It must not keep the bridge from its work: few clients, short lines, bounded time.
 
 #![forbid(unsafe_code)]

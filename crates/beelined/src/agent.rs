@@ -1,12 +1,14 @@
 //! The agent: brings programs of different network namespaces of this host together.
 //!
-//! It tells two programs that they hold the two ends of one TCP connection, which the kernel has made, and passes what one has
-//! for the other: then they share a lane. `docs/design/0008-namespaces.md` has the rules. It is a process of its own, `beelined agent`,
-//! knows nothing of other hosts, holds no connection and copies no byte, and may die at any moment.
+//! It tells two programs that they hold the two ends of one TCP connection, which the kernel has made, and passes what
+//! one has for the other: then they share a lane. `docs/design/0008-namespaces.md` has the rules. It is a process of
+//! its own, `beelined agent`, knows nothing of other hosts, holds no connection and copies no byte, and may die at any
+//! moment.
 //!
-//! [`rules`]: who may meet. [`desk`]: what is known and decided, with [`offers`], [`waiting`] (servers that ask too early), [`served`]
-//! (where a server is likely) and [`quotas`]. [`serving`]: what of it has to do with the kernel, done by [`threads`]. [`entrances`] and [`found`]:
-//! where programs come in. [`namespaces`] and [`care`]: what the kernel tells of namespaces, and how what strangers send is touched.
+//! [`rules`]: who may meet. [`desk`]: what is known and decided, with [`offers`], [`waiting`] (servers that ask too
+//! early), [`served`] (where a server is likely) and [`quotas`]. [`serving`]: what of it has to do with the kernel,
+//! done by [`threads`]. [`entrances`] and [`found`]: where programs come in. [`namespaces`] and [`care`]: what the
+//! kernel tells of namespaces, and how what strangers send is touched.
 
 #![forbid(unsafe_code)]
 
@@ -94,7 +96,8 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
         loop {
             beating.beat();
             std::thread::sleep(BEAT);
-            // Another agent has taken this one, which was stopped or hung, for dead. Nobody may take both for the host's.
+            // Another agent has taken this one, which was stopped or hung, for dead. Nobody may take both for the
+            // host's.
             if ours.is_some() && identity(SOCKET).is_some_and(|now| Some(now) != ours) {
                 log::line("another agent has taken over");
                 let _ = kill(getpid(), Signal::SIGTERM);
@@ -104,7 +107,8 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     })?;
     mask.wait().context("cannot wait for signals")?;
     notify::stopping();
-    // The file first, while this one is still found to serve it, so that it is not another agent's; nor if it was taken for dead.
+    // The file first, while this one is still found to serve it, so that it is not another agent's; nor if it was taken
+    // for dead.
     if ours.is_some() && identity(SOCKET) == ours {
         let _ = fs::remove_file(SOCKET);
     }
@@ -165,7 +169,8 @@ fn open(path: &Path) -> anyhow::Result<(OwnedFd, Option<(u64, u64)>)> {
     Ok((listener.with_context(|| format!("cannot open {}", path.display()))?, ours))
 }
 
-/// Whether an agent answers there. One that has ended may be connected to for as long as a thread of it hangs, so it is asked.
+/// Whether an agent answers there. One that has ended may be connected to for as long as a thread of it hangs, so it is
+/// asked.
 fn is_served(address: &UnixAddr) -> anyhow::Result<bool> {
     let probe = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
     let patience = TimeVal::new(1, 0);

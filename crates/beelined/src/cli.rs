@@ -29,7 +29,8 @@ Examples:
 /// The commands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Carry connections until told to stop (SIGTERM, which lets existing ones end first); SIGHUP reads the trusted certificates again
+    /// Carry connections until told to stop (SIGTERM, which lets existing ones end first); SIGHUP reads the trusted
+    /// certificates again
     Run(RunArgs),
     /// Bring programs of different network namespaces of this host together, until told to stop (SIGTERM)
     Agent(AgentArgs),

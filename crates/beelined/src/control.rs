@@ -4,12 +4,12 @@
 //! when there is something to do ([`Control::as_fd`]); then, or when [`Control::deadline`] has come, [`Control::turn`]
 //! does it and says what has happened.
 //!
-//! 1. A [`PeerId`] stands for one control connection that is up, and is never used again. [`Event::PeerUp`] is the first
-//!    that is heard of it, [`Event::PeerDown`] the last, and there is at most one for a name at any time.
+//! 1. A [`PeerId`] stands for one control connection that is up, and is never used again. [`Event::PeerUp`] is the
+//!    first that is heard of it, [`Event::PeerDown`] the last, and there is at most one for a name at any time.
 //! 2. Between two bridges one connection stays: that of a newer start of the other bridge; else the one that the bridge
 //!    with the smaller name began; else, if both began with the same bridge, the newer.
-//! 3. Strangers cost little: so many connections a second are accepted, so many may wait to prove who they are, each for a
-//!    bounded time, and each with bounded memory.
+//! 3. Strangers cost little: so many connections a second are accepted, so many may wait to prove who they are, each
+//!    for a bounded time, and each with bounded memory.
 //! 4. Peers keep to the protocol or lose their connection; see [`session`].
 
 #![forbid(unsafe_code)]

@@ -1,8 +1,8 @@
 //! What stands between the bridge and the host it runs on: signals, the administrator's socket, systemd, the user.
 //!
-//! The order of a start: [`Prepared::new`] blocks the signals and does what only root may do; the control plane reads its
-//! key and binds its ports; [`Prepared::open`] makes the process the configured user and opens the administrator's socket;
-//! then rails are opened, as that user; then [`crate::notify::ready`].
+//! The order of a start: [`Prepared::new`] blocks the signals and does what only root may do; the control plane reads
+//! its key and binds its ports; [`Prepared::open`] makes the process the configured user and opens the administrator's
+//! socket; then rails are opened, as that user; then [`crate::notify::ready`].
 
 #![forbid(unsafe_code)]
 
@@ -63,8 +63,8 @@ impl Prepared {
         Ok(Self { signals, admin_socket: config.admin_socket.clone(), user })
     }
 
-    /// Becomes the user of the configuration, if the process is another, and opens the administrator's socket. What only
-    /// root may open is open by then.
+    /// Becomes the user of the configuration, if the process is another, and opens the administrator's socket. What
+    /// only root may open is open by then.
     pub fn open(self) -> anyhow::Result<Front> {
         if let Some(user) = &self.user {
             user.become_it()?;

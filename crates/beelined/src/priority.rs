@@ -1,10 +1,10 @@
 //! The priority of the bridge among programs.
 //!
-//! Where all CPUs are busy the kernel lets everybody have a turn of milliseconds, and whoever has had its share waits for the
-//! others' turns. What kernel TCP does for a message it does in interrupts, before any program: the bridge does the same work as a
-//! program, twice a message, and each of its turns costs the message a wait. So it takes a priority above that of programs then, and only
-//! then: where it spins, it must not keep from running those whom it waits for. (Turns that are shorter, which the kernel gives to
-//! anybody since 6.12, have not helped: what lacks is a share.)
+//! Where all CPUs are busy the kernel lets everybody have a turn of milliseconds, and whoever has had its share waits
+//! for the others' turns. What kernel TCP does for a message it does in interrupts, before any program: the bridge does
+//! the same work as a program, twice a message, and each of its turns costs the message a wait. So it takes a priority
+//! above that of programs then, and only then: where it spins, it must not keep from running those whom it waits for.
+//! (Turns that are shorter, which the kernel gives to anybody since 6.12, have not helped: what lacks is a share.)
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -12,8 +12,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 /// The priority while CPUs are crowded, when nobody says otherwise.
 pub const DEFAULT: i32 = -10;
 
-/// Sees to it that the priority may be taken, and again, also by the user whom root's bridge becomes. Where the kernel does not let us,
-/// the bridge stays as ordinary as it is.
+/// Sees to it that the priority may be taken, and again, also by the user whom root's bridge becomes. Where the kernel
+/// does not let us, the bridge stays as ordinary as it is.
 pub fn allow(nice: i32) {
     let wanted = u64::try_from(20 - nice).unwrap_or(0);
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NICE)
@@ -24,7 +24,8 @@ pub fn allow(nice: i32) {
     }
 }
 
-/// Gives this thread the priority `nice`, or what the kernel lets it have of that. Returns the one that it has from then on.
+/// Gives this thread the priority `nice`, or what the kernel lets it have of that. Returns the one that it has from
+/// then on.
 pub fn take(nice: i32) -> i32 {
     if !set(nice)
         && let Ok((limit, _)) = getrlimit(Resource::RLIMIT_NICE)

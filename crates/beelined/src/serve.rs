@@ -18,8 +18,8 @@ use crate::{log, notify, priority};
 /// How long a link may be silent, of the time that a peer may.
 const LINK_PATIENCE: f64 = 0.6;
 
-/// The fabric ports that the rules admit. Those that are left out for want of a word are told: without them there may be no
-/// rail at all, and everything goes by TCP.
+/// The fabric ports that the rules admit. Those that are left out for want of a word are told: without them there may
+/// be no rail at all, and everything goes by TCP.
 ///
 /// # Errors
 /// When libfabric does not tell.

@@ -1,5 +1,5 @@
-//! What the agent rests on, asked of the kernel: `docs/design/0008-namespaces.md`, "Checked on the kernel". The proof itself is
-//! tested where it is (`crates/beeline-meeting/src/agent/host/proof.rs`).
+//! What the agent rests on, asked of the kernel: `docs/design/0008-namespaces.md`, "Checked on the kernel". The proof
+//! itself is tested where it is (`crates/beeline-meeting/src/agent/host/proof.rs`).
 
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -7,7 +7,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use beeline_meeting::agent::host as agent;
 
-/// The client keeps none of the server's end, so it cannot turn on what is off there; and it takes no descriptors itself.
+/// The client keeps none of the server's end, so it cannot turn on what is off there; and it takes no descriptors
+/// itself.
 #[test]
 fn the_pair_of_a_lane_is_the_agents_and_its_clients_end_takes_no_descriptors() {
     let (client, server) = agent::pair().unwrap();
@@ -25,7 +26,8 @@ fn the_pair_of_a_lane_is_the_agents_and_its_clients_end_takes_no_descriptors() {
     }
 }
 
-/// A socket is taken from the process that has connected the carrier, by the number that it has there, and from no other.
+/// A socket is taken from the process that has connected the carrier, by the number that it has there, and from no
+/// other.
 #[test]
 fn what_a_process_holds_is_taken_from_it_and_is_the_same() {
     let path = std::env::temp_dir().join(format!("beeline-taken-{}", std::process::id()));

@@ -2,11 +2,11 @@
 //! server, each of which may give up or die at each point, and the agent be stopped for good.
 //!
 //! A state is what all three know and what is under way between them. All states that can be reached are visited; each
-//! must be sound, and each that has no successor must be a good end. The client writes two bytes, the server one, whenever
-//! they may. That the kernel's connection stands, and that the client's end is in place, are two steps, between which
-//! anything may fail. What the model does not have, it need not: which connection an offer belongs to is found by its
-//! sequence numbers (`crates/beelined/src/agent/desk/tests.rs`), and the offer's word is one atomic word (`beeline_lane::offer`,
-//! modelled with loom).
+//! must be sound, and each that has no successor must be a good end. The client writes two bytes, the server one,
+//! whenever they may. That the kernel's connection stands, and that the client's end is in place, are two steps,
+//! between which anything may fail. What the model does not have, it need not: which connection an offer belongs to is
+//! found by its sequence numbers (`crates/beelined/src/agent/desk/tests.rs`), and the offer's word is one atomic word
+//! (`beeline_lane::offer`, modelled with loom).
 
 use std::collections::HashSet;
 
@@ -145,7 +145,8 @@ impl State {
         [self.client_steps(), self.agent_steps(), self.server_steps()].concat()
     }
 
-    /// The client goes on over TCP without having told the agent: it only ends its carrier, and does not look at the word.
+    /// The client goes on over TCP without having told the agent: it only ends its carrier, and does not look at the
+    /// word.
     fn left_to_tcp(&self) -> State {
         self.with(|s| {
             s.client = Client::Tcp;

@@ -122,8 +122,8 @@ impl Browser {
         self.buying.clear();
     }
 
-    /// Goes where somebody is in the middle of a run, in the ramp-up: if all began at the front page, the first seconds of the
-    /// measured interval would have too many of what is near it.
+    /// Goes where somebody is in the middle of a run, in the ramp-up: if all began at the front page, the first seconds
+    /// of the measured interval would have too many of what is near it.
     pub async fn settle(&mut self, stats: &Mutex<Stats>) {
         for interaction in self.plan.mix.somewhere(&mut self.random).way_here() {
             self.interact(*interaction, Instant::now(), stats).await;
@@ -327,7 +327,8 @@ impl Browser {
         self.session().with("TYPE", kind).with("SEARCH", words)
     }
 
-    /// From an item's page it goes into the cart; from the cart itself quantities change; from elsewhere it is looked at.
+    /// From an item's page it goes into the cart; from the cart itself quantities change; from elsewhere it is looked
+    /// at.
     fn change_cart(&mut self) -> Form {
         let mut form = self.session();
         if self.at == Some(Interaction::ProductDetail) {

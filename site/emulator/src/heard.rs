@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Whether a byte came since this was last cleared. Only the task that asks clears it, and it looks after the answer or the
-/// error has been handed to it, which orders the two; so no more than an atomic value is needed.
+/// Whether a byte came since this was last cleared. Only the task that asks clears it, and it looks after the answer or
+/// the error has been handed to it, which orders the two; so no more than an atomic value is needed.
 #[derive(Clone, Default)]
 pub struct Heard(Arc<AtomicBool>);
 

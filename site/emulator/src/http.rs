@@ -55,8 +55,8 @@ struct Line {
     heard: Heard,
 }
 
-/// A connection that was closed before a byte of the answer came. It happens to a kept one that the server gives up just when
-/// it is asked.
+/// A connection that was closed before a byte of the answer came. It happens to a kept one that the server gives up
+/// just when it is asked.
 #[derive(Debug)]
 struct Unheard(String);
 
@@ -149,8 +149,8 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Asks once. A kept connection that the server has just closed is replaced, if asking again does no harm: not a byte of an
-    /// answer came, and an order is never sent twice.
+    /// Asks once. A kept connection that the server has just closed is replaced, if asking again does no harm: not a
+    /// byte of an answer came, and an order is never sent twice.
     pub async fn ask(&mut self, site: &Site, ask: &Ask<'_>) -> Result<Bytes> {
         let idle = if ask.secure { &mut self.secure } else { &mut self.plain };
         idle.0.retain(|line| !line.sender.is_closed());
@@ -210,7 +210,8 @@ impl Lines {
     }
 }
 
-/// What the store says of an error. Numbers (of connections, mostly) are left out, so that equal errors are counted together.
+/// What the store says of an error. Numbers (of connections, mostly) are left out, so that equal errors are counted
+/// together.
 fn reason(body: &[u8]) -> String {
     let page = String::from_utf8_lossy(body);
     let Some((text, _)) = page.split_once("<p>").and_then(|(_, rest)| rest.split_once("</p>")) else {
@@ -256,8 +257,8 @@ mod tests {
         }
     }
 
-    /// Answers the first request well, the second like this and then closes that connection, and a third one, on another
-    /// connection, well again. Returns what became of the second, and how often it was asked again.
+    /// Answers the first request well, the second like this and then closes that connection, and a third one, on
+    /// another connection, well again. Returns what became of the second, and how often it was asked again.
     async fn second(answer: &'static str, form: Option<&'static str>) -> (Result<bytes::Bytes>, u64) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let site = Site::plain(listener.local_addr().unwrap());

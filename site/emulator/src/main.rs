@@ -1,9 +1,9 @@
 //! Remote browsers for the bookstore of TPC-W: thousands in one process.
 //!
-//! In the closed loop a browser thinks after each page, as the specification has it. In the open loop (`--rate`) interactions fall
-//! due by a Poisson process whatever the site does, and their time counts from when they were due, so a site that stalls cannot
-//! hide it by not being asked. What was due in the measured interval counts, whenever it ends; what has no answer a while after
-//! the end is an error.
+//! In the closed loop a browser thinks after each page, as the specification has it. In the open loop (`--rate`)
+//! interactions fall due by a Poisson process whatever the site does, and their time counts from when they were due, so
+//! a site that stalls cannot hide it by not being asked. What was due in the measured interval counts, whenever it
+//! ends; what has no answer a while after the end is an error.
 
 mod browser;
 mod customer;
@@ -159,7 +159,8 @@ async fn think_and_click(mut browser: Browser, start: Instant, phases: Phases, f
     }
 }
 
-/// The open loop: each browser's interactions fall due by a Poisson process of its own, and theirs together are one, too.
+/// The open loop: each browser's interactions fall due by a Poisson process of its own, and theirs together are one,
+/// too.
 async fn click_when_due(
     mut browser: Browser,
     start: Instant,

@@ -21,11 +21,12 @@ pub enum Mix {
 
 type Table = [[u16; 14]; 14];
 
-// Copies of these tables that are in circulation disagree in one number, shopping cart to home of the shopping mix: 9552 or
+// Copies of these tables that are in circulation disagree in one number, shopping cart to home of the shopping mix:
+// 9552 or
 // 9992. With 9552 the shares come out as the specification has them to 0.004 %, with 9992 carts are 0.45 % too few.
 //
-// Columns: admin confirm, admin request, best sellers, buy confirm, buy request, customer registration, home, new products,
-// order display, order inquiry, product detail, search request, search result, shopping cart. Rows: the same.
+// Columns: admin confirm, admin request, best sellers, buy confirm, buy request, customer registration, home, new
+// products, order display, order inquiry, product detail, search request, search result, shopping cart. Rows: the same.
 #[rustfmt::skip]
 const BROWSING: Table = [
     [   0,    0,    0,    0,    0,    0, 9877,    0,    0,    0,    0, 9999,    0,    0],

@@ -1,5 +1,6 @@
-//! What was measured: only interactions that ended within the measured interval count. In the open loop it is those that were due
-//! within it, whenever they end: a site that stalls at its end would else be spared what it had to do then.
+//! What was measured: only interactions that ended within the measured interval count. In the open loop it is those
+//! that were due within it, whenever they end: a site that stalls at its end would else be spared what it had to do
+//! then.
 
 use crate::interaction::Interaction;
 use crate::mix::Mix;
@@ -108,7 +109,8 @@ impl Stats {
         kind.late_scaled += u64::from(took.as_secs_f64() > limit * self.limit_factor);
     }
 
-    /// Errors count whenever they happen: there have to be none. Those of the measured interval are late by every limit, too.
+    /// Errors count whenever they happen: there have to be none. Those of the measured interval are late by every
+    /// limit, too.
     pub fn bad(&mut self, interaction: Interaction, why: &str, due: Instant, ended: Instant) {
         let second = self.second(ended);
         self.errors_over_time[second] += 1;

@@ -1,6 +1,7 @@
 //! Runs in which servers are in another network namespace than their clients (`tests/containers/cases_semantics.py`).
 //!
-//! `BEELINE_TEST_ACROSS` has the file of the servers' namespace, and the IPv4 and the IPv6 address by which clients reach it.
+//! `BEELINE_TEST_ACROSS` has the file of the servers' namespace, and the IPv4 and the IPv6 address by which clients
+//! reach it.
 
 use beeline_testkit::sys::{self, RawAddress, Ret};
 use std::fs::File;
@@ -55,10 +56,10 @@ impl Across {
 
     /// Whether a case may differ now and then in such a run, seldom more than once:
     ///
-    /// * It is about numbers that are closed and used again while others wait on them. If one of its connections went over
-    ///   TCP, and an offer was to be looked after meanwhile, the wait was begun anew, by number.
-    /// * A client under Beeline is killed, and its server is none, but has the port of one a moment before, which the agent remembers. What is said
-    ///   to it before it is found out is lost (docs/limits.md).
+    /// * It is about numbers that are closed and used again while others wait on them. If one of its connections went
+    ///   over TCP, and an offer was to be looked after meanwhile, the wait was begun anew, by number.
+    /// * A client under Beeline is killed, and its server is none, but has the port of one a moment before, which the
+    ///   agent remembers. What is said to it before it is found out is lost (docs/limits.md).
     pub fn may_differ_once(name: &str) -> bool {
         let is_killed_at_a_strangers = name.starts_with("duo/client_is_killed@") && name.ends_with("+client");
         Self::is_wanted() && (name.starts_with("closing/") || is_killed_at_a_strangers)

@@ -1,15 +1,16 @@
 //! `semantics faults`: very many connections, each with a fault, on kernel TCP or on Beeline.
 //!
-//! 1. A round is a server of some style ([`plan::Style`]) and some hundred clients, one after the other, eight at a time.
-//!    What becomes of each connection is a pure function of the seed, the round and its number ([`plan::Plan`]): how much
-//!    is said in turns, how each end waits, which end closes first, and the fault: its kind, its end, its place or time.
-//! 2. Both streams of a connection depend on the position, and each byte that comes is compared ([`pump`]). What each end
-//!    sent and received, and how it ended, stands on a board that all processes of the round map ([`board`]).
+//! 1. A round is a server of some style ([`plan::Style`]) and some hundred clients, one after the other, eight at a
+//!    time. What becomes of each connection is a pure function of the seed, the round and its number ([`plan::Plan`]):
+//!    how much is said in turns, how each end waits, which end closes first, and the fault: its kind, its end, its
+//!    place or time.
+//! 2. Both streams of a connection depend on the position, and each byte that comes is compared ([`pump`]). What each
+//!    end sent and received, and how it ended, stands on a board that all processes of the round map ([`board`]).
 //! 3. An end whose process is killed, or leaves the connection, lets the other see an early end; whatever had been sent
 //!    before arrives unless the connection was reset. Everything else must be complete at both ends ([`judge`]).
 //! 4. No wait takes longer than two seconds: what is stopped is continued after a quarter of a second at most.
-//! 5. Everything happens in namespaces of its own ([`lab`]). At the end there are no processes left in them, and no files
-//!    in `/dev/shm`; a server of one process has as many descriptors and mappings as before its clients came.
+//! 5. Everything happens in namespaces of its own ([`lab`]). At the end there are no processes left in them, and no
+//!    files in `/dev/shm`; a server of one process has as many descriptors and mappings as before its clients came.
 //!
 //! The same on kernel TCP (`--tcp`) is the oracle: there, nothing at all may be found.
 

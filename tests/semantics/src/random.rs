@@ -1,8 +1,9 @@
 //! Random sequences of operations on a few connections, both ends in this process.
 //!
-//! 1. Everything is non-blocking or known not to block, so a sequence is a pure function of its plan, provided that each
-//!    operation has had its effect before the next begins. On kernel TCP that takes a moment: [`Model::settle`] waits
-//!    until both ends are in the state that is due. That holds for wake-ups, too: edge-triggered sets count those.
+//! 1. Everything is non-blocking or known not to block, so a sequence is a pure function of its plan, provided that
+//!    each operation has had its effect before the next begins. On kernel TCP that takes a moment: [`Model::settle`]
+//!    waits until both ends are in the state that is due. That holds for wake-ups, too: edge-triggered sets count
+//!    those.
 //! 2. The model knows just enough to say what is due: how much lies unread, who has shut or closed what, who was
 //!    reset. What calls return is not predicted; that is what the two traces are compared for.
 //! 3. No ring or socket buffer ever fills, because where fullness begins is no business of programs.

@@ -23,8 +23,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A busy machine may stall a server for longer than its client waits for it, who goes on over TCP then (`hello_not_taken`):
-/// connections that should have been on lanes have failed to be when they were not so many times in a row.
+/// A busy machine may stall a server for longer than its client waits for it, who goes on over TCP then
+/// (`hello_not_taken`): connections that should have been on lanes have failed to be when they were not so many times
+/// in a row.
 pub const PATH_TRIES: u32 = 3;
 
 /// One comparison to make.
@@ -164,8 +165,8 @@ pub struct Lab {
 struct Runner<'a> {
     options: &'a Options,
     lab: Lab,
-    /// Cases across namespaces that were right, but of which not all connections were on lanes: an agent has shares, and an offer
-    /// that a busy machine lets nobody take in time goes by TCP.
+    /// Cases across namespaces that were right, but of which not all connections were on lanes: an agent has shares,
+    /// and an offer that a busy machine lets nobody take in time goes by TCP.
     over_tcp: AtomicUsize,
 }
 

@@ -1,8 +1,8 @@
 //! Comparing random sequences: many, quickly, and the first that differs made short.
 //!
-//! A sequence is run on kernel TCP and on Beeline ([`crate::random`]). Its trace on the kernel is a fact and not a sample:
-//! the sequence waits until TCP has settled after each operation. So there is no second try; `--native-only` shows that
-//! the kernel agrees with itself.
+//! A sequence is run on kernel TCP and on Beeline ([`crate::random`]). Its trace on the kernel is a fact and not a
+//! sample: the sequence waits until TCP has settled after each operation. So there is no second try; `--native-only`
+//! shows that the kernel agrees with itself.
 
 use crate::compare::difference;
 use crate::random::{Plan, shrink};

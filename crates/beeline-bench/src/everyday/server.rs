@@ -1,5 +1,5 @@
-//! Servers as people write them. Each answers requests with the same bytes; a connection whose first byte is [`SINK`] is
-//! read to its end and answered with the number of bytes that came.
+//! Servers as people write them. Each answers requests with the same bytes; a connection whose first byte is [`SINK`]
+//! is read to its end and answered with the number of bytes that came.
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};

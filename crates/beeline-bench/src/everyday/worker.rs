@@ -1,5 +1,5 @@
-//! One process of the everyday matrix: a server, a client, or a busy loop. An ordinary program, which the conductor starts
-//! with the library for the Beeline column, and talks to as to every worker.
+//! One process of the everyday matrix: a server, a client, or a busy loop. An ordinary program, which the conductor
+//! starts with the library for the Beeline column, and talks to as to every worker.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};

@@ -1,8 +1,8 @@
-//! RDMA verbs, raw: `ib_send_lat` and `ib_send_bw` of perftest. One end runs at each host of a run between two, or both on
-//! this one, which then talks to itself through its adapter.
+//! RDMA verbs, raw: `ib_send_lat` and `ib_send_bw` of perftest. One end runs at each host of a run between two, or both
+//! on this one, which then talks to itself through its adapter.
 //!
-//! Connections are made by the RDMA connection manager (`-R`), which finds the device by an address: that of the server's host, or one of
-//! this host's own devices.
+//! Connections are made by the RDMA connection manager (`-R`), which finds the device by an address: that of the
+//! server's host, or one of this host's own devices.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -127,7 +127,8 @@ fn own_address(devices: &Path, ask: impl Fn(&str) -> Result<String>) -> Result<I
     Err("no RDMA device of this host has an interface with an address".to_owned())
 }
 
-/// The figures behind the size and the count: least, most, typical of latencies in microseconds; peak and average of rates.
+/// The figures behind the size and the count: least, most, typical of latencies in microseconds; peak and average of
+/// rates.
 fn read(test: Test, text: &str) -> Option<f64> {
     let (Test::Latency { bytes, .. } | Test::Stream { bytes, .. }) = test;
     let size = bytes.to_string();

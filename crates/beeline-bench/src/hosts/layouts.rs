@@ -7,11 +7,11 @@
 //!
 //! 1. The bridge chooses a rail when a connection is made, by the CPU that the client is on. So a `remote` client
 //!    connects at the rail's node, and moves to the other one before it is measured.
-//! 2. Messages are too small to be striped over several rails, and answers go back the way that the client chose; what the
-//!    bridges have counted must confirm both.
+//! 2. Messages are too small to be striped over several rails, and answers go back the way that the client chose; what
+//!    the bridges have counted must confirm both.
 //! 3. A server stands as its client does, if its host has several nodes and the node of its rail is known.
-//! 4. The last CPU of a node is left to the loads, where there are several: on each node a program that copies memory, of its own
-//!    node or of the next one, so that what it copies crosses the link between the two.
+//! 4. The last CPU of a node is left to the loads, where there are several: on each node a program that copies memory,
+//!    of its own node or of the next one, so that what it copies crosses the link between the two.
 
 use std::net::IpAddr;
 

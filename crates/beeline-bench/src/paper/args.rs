@@ -76,8 +76,8 @@ pub struct PaperOptions {
 
     /// Go on until the main figure of both columns is known with this confidence, in percent
     ///
-    /// The interval is that of the median, from the order of the samples, so nothing is assumed of their distribution. 99.5
-    /// takes nine rounds at least.
+    /// The interval is that of the median, from the order of the samples, so nothing is assumed of their distribution.
+    /// 99.5 takes nine rounds at least.
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub confidence: Option<Hundredths>,
 

@@ -1,5 +1,5 @@
-//! The values that axes of a plan can have. Each is read by a type that refuses what cannot be, so that the TOML reader names
-//! the line and the column.
+//! The values that axes of a plan can have. Each is read by a type that refuses what cannot be, so that the TOML reader
+//! names the line and the column.
 
 use std::fmt;
 
@@ -139,8 +139,8 @@ fn doubling(first: u64, last: u64) -> Vec<u64> {
     std::iter::successors(Some(first), |size| Some(size * 2)).take_while(|size| *size <= last).collect()
 }
 
-/// 1, 2, 3, 4, 6, 8, 12, 13, 16, 19, 21, 24, 27, …: powers of two and what lies in the middle between them, from 16 on with
-/// three bytes more and less, as NetPIPE's tables show them.
+/// 1, 2, 3, 4, 6, 8, 12, 13, 16, 19, 21, 24, 27, …: powers of two and what lies in the middle between them, from 16 on
+/// with three bytes more and less, as NetPIPE's tables show them.
 fn netpipe(first: u64, last: u64) -> Vec<u64> {
     let mut sizes = std::collections::BTreeSet::new();
     for power in std::iter::successors(Some(1u64), |size| Some(size * 2)).take_while(|size| *size <= last) {
@@ -276,7 +276,8 @@ checked!(
         }),
     }
 );
-/// What the rails between two hosts are limited to, as tc takes rates: `"800mbit"`, `"300mbit+800mbit"`; `"as-are"` is any.
+/// What the rails between two hosts are limited to, as tc takes rates: `"800mbit"`, `"300mbit+800mbit"`; `"as-are"` is
+/// any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rails(pub Option<String>);
 
@@ -315,8 +316,8 @@ pub fn show_rates(mut rates: Vec<u64>) -> String {
     rates.iter().map(show).collect::<Vec<_>>().join("+")
 }
 
-/// What is turned while a stream runs, from which value to which: `"turn_bytes=off..256K"`, `"pull_min=64M..4K"`. Without the first
-/// value it is what the process has anyway.
+/// What is turned while a stream runs, from which value to which: `"turn_bytes=off..256K"`, `"pull_min=64M..4K"`.
+/// Without the first value it is what the process has anyway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
     pub key: String,

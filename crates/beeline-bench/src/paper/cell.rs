@@ -231,8 +231,8 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// What tells it from all others of its plan: `latency/bytes=8/completion=poll`. Axes at their usual value are left out, so
-    /// that it stays the same when a plan gets more axes.
+    /// What tells it from all others of its plan: `latency/bytes=8/completion=poll`. Axes at their usual value are left
+    /// out, so that it stays the same when a plan gets more axes.
     pub fn name(&self) -> String {
         let mut name = self.table.clone();
         let mut put = |axis: &str, value: String| {

@@ -1,8 +1,10 @@
-//! When an interface interrupts: what `ethtool -C` sets. It is set at both ends of the way between two hosts while a cell is measured.
+//! When an interface interrupts: what `ethtool -C` sets. It is set at both ends of the way between two hosts while a
+//! cell is measured.
 //!
 //! 1. What an interface cannot have, such as a veth, which raises no interrupts, is a reason, and nothing is set.
 //! 2. What was set is read back: drivers take a value and keep another one.
-//! 3. All that ethtool says of it is as before when the cell has ended, whether or not it succeeded: drivers move one value with another.
+//! 3. All that ethtool says of it is as before when the cell has ended, whether or not it succeeded: drivers move one
+//!    value with another.
 
 use std::fmt;
 

@@ -1,16 +1,20 @@
 //! What differs between two runs, and how sure that is.
 //!
-//! 1. Cells that both runs have are compared by all of their figures: TCP's, Beeline's, and the gain of the one over the other.
-//!    TCP is compared as well because it tells whether the machine was the same: where TCP differs, so may anything.
+//! 1. Cells that both runs have are compared by all of their figures: TCP's, Beeline's, and the gain of the one over
+//!    the other. TCP is compared as well because it tells whether the machine was the same: where TCP differs, so may
+//!    anything.
 //! 2. Two sets of samples are compared by the test of Mann and Whitney, which assumes nothing of their distribution.
 //! 3. Many comparisons find differences by chance. By the procedure of Benjamini and Hochberg at most `alpha` of the
-//!    differences that are told are expected to be none. Main figures, one a cell, are one family of comparisons and all others are another, so that
-//!    what is asked besides does not cost the power to see what the cell is about; the bound holds of each family by itself.
-//! 4. A figure that is another one in other units (messages a second of a stream is its throughput) would be told twice, and one that is the
-//!    same in all samples (the fairness of one stream) cannot differ: neither is counted.
-//! 5. The figures of a cell depend on each other. The procedure is proven for independent ones and for those that rise together, as most here do; of
-//!    others nobody has proven that it holds, so differences of other figures are where to look, and the main figure is what to claim.
-//! 6. What else differs between the runs (machine, library, plan) is told before any figure: it may be the cause, or make figures incomparable.
+//!    differences that are told are expected to be none. Main figures, one a cell, are one family of comparisons and
+//!    all others are another, so that what is asked besides does not cost the power to see what the cell is about; the
+//!    bound holds of each family by itself.
+//! 4. A figure that is another one in other units (messages a second of a stream is its throughput) would be told
+//!    twice, and one that is the same in all samples (the fairness of one stream) cannot differ: neither is counted.
+//! 5. The figures of a cell depend on each other. The procedure is proven for independent ones and for those that rise
+//!    together, as most here do; of others nobody has proven that it holds, so differences of other figures are where
+//!    to look, and the main figure is what to claim.
+//! 6. What else differs between the runs (machine, library, plan) is told before any figure: it may be the cause, or
+//!    make figures incomparable.
 //! 7. With few samples nothing can be significant: five against five give p = 0.008 at best, three against three 0.1.
 
 use anyhow::{Result, anyhow, ensure};

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::Unit;
 
-/// One figure of a sample. CPU time is that of one end, the connection's making and the warm-up included, as are their messages.
+/// One figure of a sample. CPU time is that of one end, the connection's making and the warm-up included, as are their
+/// messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Figure {
@@ -162,8 +163,8 @@ impl Figure {
         serde_json::to_value(self).ok().and_then(|word| Some(word.as_str()?.to_owned())).unwrap_or_default()
     }
 
-    /// Whether more or less of it is better at all: a load is achieved, not won, and who is faster may take more of a CPU. Of the peak
-    /// the share is told; who has more of it is told by the throughput.
+    /// Whether more or less of it is better at all: a load is achieved, not won, and who is faster may take more of a
+    /// CPU. Of the peak the share is told; who has more of it is told by the throughput.
     pub fn has_gain(self) -> bool {
         let shares = [Figure::Fairness, Figure::CpuShareClient, Figure::CpuShareServer, Figure::PeakShare];
         self != Figure::Load && !shares.contains(&self)
@@ -174,7 +175,8 @@ impl Figure {
         if self.unit().more_is_better() { ours / theirs } else { theirs / ours }
     }
 
-    /// A value with its unit, as plans give what was published, in this figure's unit: `12 us`, `92 MB/s`, `9900 Mbit/s`.
+    /// A value with its unit, as plans give what was published, in this figure's unit: `12 us`, `92 MB/s`,
+    /// `9900 Mbit/s`.
     pub fn parse(self, text: &str) -> Result<f64, String> {
         let (number, unit) = text.split_once(' ').unwrap_or((text, ""));
         let factor = match (self.unit(), unit) {

@@ -1,7 +1,9 @@
-//! The table of gains: how much more throughput, less latency and less CPU time there is where programs stand otherwise, over TCP and over
-//! Beeline alike. A table of a plan asks for it by `gain_over`, the place that the others are compared with.
+//! The table of gains: how much more throughput, less latency and less CPU time there is where programs stand
+//! otherwise, over TCP and over Beeline alike. A table of a plan asks for it by `gain_over`, the place that the others
+//! are compared with.
 //!
-//! A gain is that of rounds: a round's figure against the same round's, which was measured minutes apart at most; then the median.
+//! A gain is that of rounds: a round's figure against the same round's, which was measured minutes apart at most; then
+//! the median.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,8 @@
-//! The interfaces between two hosts: what a cell asks of them, what they are limited to, and how they are set and set back.
+//! The interfaces between two hosts: what a cell asks of them, what they are limited to, and how they are set and set
+//! back.
 //!
-//! What a cell sets is set in both hosts before its programs begin, and is as it was when they have ended, whether or not they succeeded.
+//! What a cell sets is set in both hosts before its programs begin, and is as it was when they have ended, whether or
+//! not they succeeded.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -99,7 +101,8 @@ pub fn between(hosts: &[Host; 2], server: IpAddr) -> Result<[String; 2]> {
     Ok([there.dev, way(&hosts[1], client)?.dev])
 }
 
-/// What all rails between the hosts carry one way, in bytes a second: as tc limits them, or as fast as they say that they are.
+/// What all rails between the hosts carry one way, in bytes a second: as tc limits them, or as fast as they say that
+/// they are.
 pub fn peak(hosts: &[Host; 2], speeds: &[Speed]) -> Result<Option<f64>> {
     let mut limits = Vec::new();
     for host in hosts {

@@ -1,10 +1,12 @@
 //! What else is done while a cell is measured: programs that copy memory, and what they achieve together.
 //!
-//! 1. `memory` on one host is a program on a CPU that neither end uses, where there is one. Between hosts it is one on the client's; where
-//!    programs stand by the nodes of rails, it is one on each node of both hosts, with memory of its own.
-//! 2. `between-nodes` is a program on each node, with memory of the next one: what it copies crosses the link between the two. Between hosts
-//!    it is so on each host that has several nodes.
-//! 3. Where memory is, is bound, and looked at by the program itself; on which node it ran, it tells. A load that was elsewhere is none.
+//! 1. `memory` on one host is a program on a CPU that neither end uses, where there is one. Between hosts it is one on
+//!    the client's; where programs stand by the nodes of rails, it is one on each node of both hosts, with memory of
+//!    its own.
+//! 2. `between-nodes` is a program on each node, with memory of the next one: what it copies crosses the link between
+//!    the two. Between hosts it is so on each host that has several nodes.
+//! 3. Where memory is, is bound, and looked at by the program itself; on which node it ran, it tells. A load that was
+//!    elsewhere is none.
 
 use std::collections::BTreeSet;
 

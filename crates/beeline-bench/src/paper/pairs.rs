@@ -1,8 +1,10 @@
 //! The pairs of programs of a sample, and the rails that carry them.
 //!
-//! 1. Most cells are one client and one server. The layouts of programs and rails are two of each, as one program cannot be at two NUMA
-//!    nodes; they begin together, and their figures are put together: rates and CPU time are added up, quantiles are those of all messages.
-//! 2. Where a cell says which rail is meant, nothing is striped over several, and the bridges' counts must say that the rail carried the pair.
+//! 1. Most cells are one client and one server. The layouts of programs and rails are two of each, as one program
+//!    cannot be at two NUMA nodes; they begin together, and their figures are put together: rates and CPU time are
+//!    added up, quantiles are those of all messages.
+//! 2. Where a cell says which rail is meant, nothing is striped over several, and the bridges' counts must say that the
+//!    rail carried the pair.
 
 use anyhow::{Result, ensure};
 
@@ -44,7 +46,8 @@ pub fn start(launcher: &Launcher, column: Transport, args: &WorkerArgs, stand: &
     launcher.pair(column, &args, stand.cpus)
 }
 
-/// Waits for all, which begin together where there are several. What client and server report, put together, and what each pair moved.
+/// Waits for all, which begin together where there are several. What client and server report, put together, and what
+/// each pair moved.
 pub fn finish(mut pairs: Vec<Pair>, cell: &Cell) -> Result<([Outcome; 2], Vec<f64>)> {
     if pairs.len() > 1 {
         pairs.iter_mut().try_for_each(|pair| pair.client.reach("start"))?;
@@ -80,8 +83,8 @@ fn together(mut outcomes: Vec<Outcome>, cell: &Cell) -> Result<Outcome> {
     Ok(all)
 }
 
-/// Runs something, and looks whether the rails carried it over which it was to go. Answers take the way that the client chose.
-/// What each pair moved, `each` tells: nothing where nothing came about.
+/// Runs something, and looks whether the rails carried it over which it was to go. Answers take the way that the client
+/// chose. What each pair moved, `each` tells: nothing where nothing came about.
 pub fn over_their_rails<T>(
     bridges: &Bridges,
     cell: &Cell,

@@ -1,7 +1,7 @@
 //! The experiment as a file: which tables, with which axes, how often and how sure.
 //!
-//! Every wrong value is refused with its line, by the types of [`super::axis`] where one value is enough to see it, and by
-//! [`Plan::check`] where it takes several.
+//! Every wrong value is refused with its line, by the types of [`super::axis`] where one value is enough to see it, and
+//! by [`Plan::check`] where it takes several.
 
 use std::collections::BTreeSet;
 

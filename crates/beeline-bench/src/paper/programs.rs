@@ -1,10 +1,11 @@
-//! Programs of others as work: MPIs, NetPIPE, iperf and its like, an iSCSI disk. The instrument builds none of them; it finds what Debian's
-//! packages bring, or says which package is missing.
+//! Programs of others as work: MPIs, NetPIPE, iperf and its like, an iSCSI disk. The instrument builds none of them; it
+//! finds what Debian's packages bring, or says which package is missing.
 //!
-//! 1. A program is a script of the shell ([`SCRIPTS`], or a file that a plan names), so that a reader sees what is run. Its words
-//!    are those of `programs/common.sh`; it prints its figures in one form.
+//! 1. A program is a script of the shell ([`SCRIPTS`], or a file that a plan names), so that a reader sees what is run.
+//!    Its words are those of `programs/common.sh`; it prints its figures in one form.
 //! 2. Over Beeline the whole script has the library preloaded, daemons and launchers with it, and nothing else differs.
-//! 3. A program may have other transports of its own, such as shared memory: columns beside, where a plan asks for them.
+//! 3. A program may have other transports of its own, such as shared memory: columns beside, where a plan asks for
+//!    them.
 //! 4. All that a script started ends with it ([`family`]), also when the instrument is interrupted.
 //! 5. Between hosts the script runs at the client's, and reaches the server's as [`apart`] tells it.
 
@@ -227,8 +228,8 @@ fn is_intels(program: &str) -> bool {
     std::env::var_os("I_MPI_ROOT").is_some_and(|root| Path::new(&root).join("bin").join(program).is_file())
 }
 
-/// The packages of these programs with their versions, as Debian's package manager knows them: which MPI it is moves figures
-/// as much as which library.
+/// The packages of these programs with their versions, as Debian's package manager knows them: which MPI it is moves
+/// figures as much as which library.
 pub fn packages<'a>(programs: impl Iterator<Item = &'a str>) -> Vec<String> {
     let programs: BTreeSet<&str> = programs.collect();
     let needs = SCRIPTS.iter().filter(|script| programs.contains(script.name)).flat_map(|script| script.needs);
@@ -321,8 +322,8 @@ pub fn run(program: &str, bytes: u64, way: &Way) -> Result<Ran> {
     Ok(Ran::Measured(sample, carried))
 }
 
-/// A port that was free a moment ago, and whose next one was. They lie below those that the kernel gives out itself, which
-/// on a busy machine are taken by the time that a program comes to them.
+/// A port that was free a moment ago, and whose next one was. They lie below those that the kernel gives out itself,
+/// which on a busy machine are taken by the time that a program comes to them.
 fn two_ports() -> Result<u16> {
     let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_micros());

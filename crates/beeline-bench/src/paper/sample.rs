@@ -26,8 +26,8 @@ use crate::transport::Transport;
 use crate::worker::args::{Program, WorkerArgs};
 use crate::worker::events::Outcome;
 
-/// More messages pushed than pulled, or the reverse, for a sample to be one of the two: the last piece may be smaller than
-/// what is pulled.
+/// More messages pushed than pulled, or the reverse, for a sample to be one of the two: the last piece may be smaller
+/// than what is pulled.
 const MOSTLY: u64 = 10;
 
 /// What samples are made with.
@@ -153,7 +153,8 @@ impl Maker {
         self.as_told(cell, column, stand, || self.loaded(cell, column, stand), |made| made.moved.clone())
     }
 
-    /// Runs something while interfaces and bridges are set as the cell tells, and looks whether it was so. What each pair moved, `each` tells.
+    /// Runs something while interfaces and bridges are set as the cell tells, and looks whether it was so. What each
+    /// pair moved, `each` tells.
     fn as_told<T>(
         &self,
         cell: &Cell,

@@ -1,10 +1,11 @@
 //! A stream while which a threshold is turned, and turned back: [`Work::Turned`](super::cell::Work::Turned).
 //!
-//! 1. A sample has three phases, before, turned and back, of one sample's length each; the stream goes on all the while, and over TCP,
-//!    where there is nothing to turn, it has the same three.
-//! 2. On one host it is an option of the library that is turned, at both ends, as a user does it: by `beeline set`. Between hosts it is a
-//!    setting of the bridges, which are as before when the sample ends.
-//! 3. That it was turned is not taken from whoever was told, but from what is counted: a sample is none whose counts stayed what they were.
+//! 1. A sample has three phases, before, turned and back, of one sample's length each; the stream goes on all the
+//!    while, and over TCP, where there is nothing to turn, it has the same three.
+//! 2. On one host it is an option of the library that is turned, at both ends, as a user does it: by `beeline set`.
+//!    Between hosts it is a setting of the bridges, which are as before when the sample ends.
+//! 3. That it was turned is not taken from whoever was told, but from what is counted: a sample is none whose counts
+//!    stayed what they were.
 
 use std::process::Command;
 use std::time::Duration;

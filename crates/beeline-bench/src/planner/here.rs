@@ -7,7 +7,8 @@ use beeline_topo::host::{Host, Port};
 
 /// Where the kernel shows PCI devices.
 const DEVICES: &str = "bus/pci/devices";
-/// From this rate of a lane on, 128 bits are sent as 130, before that 8 as 10; PCI Express Base Specification, 3.0 and later.
+/// From this rate of a lane on, 128 bits are sent as 130, before that 8 as 10; PCI Express Base Specification, 3.0 and
+/// later.
 const LANE_OF_130: f64 = 8.0;
 
 /// The text of a plan, which a reader can print and change.

@@ -1,10 +1,11 @@
 //! What links give: rates, latencies and CPU time of flows, and what would pay.
 //!
-//! 1. Rates are max-min fair ([`beeline_topo::fair`]). A link's rate is what its frames leave to the programs' bytes. A stream does
-//!    no more than its protocol copies in a second, than its CPU can, and than the file says.
-//! 2. The latency of a message is its protocol's, and of each link the crossing and what waits before it, and its bytes over the
-//!    slowest of all. It goes in pieces (cut-through): links are crossed at the same time. In a loaded case a full link has
-//!    its whole queue before it, and one that is not full what the M/M/1 queue of frames has: one frame's time by ρ/(1-ρ), at most the queue.
+//! 1. Rates are max-min fair ([`beeline_topo::fair`]). A link's rate is what its frames leave to the programs' bytes. A
+//!    stream does no more than its protocol copies in a second, than its CPU can, and than the file says.
+//! 2. The latency of a message is its protocol's, and of each link the crossing and what waits before it, and its bytes
+//!    over the slowest of all. It goes in pieces (cut-through): links are crossed at the same time. In a loaded case a
+//!    full link has its whole queue before it, and one that is not full what the M/M/1 queue of frames has: one frame's
+//!    time by ρ/(1-ρ), at most the queue.
 //! 3. CPU time is each end's: for a message and for each byte, and for each byte what the links add that it crosses.
 
 use beeline_topo::fair::{self, shares};

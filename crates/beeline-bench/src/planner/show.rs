@@ -53,8 +53,9 @@ pub struct Beside {
     pub planned: f64,
 }
 
-/// What is planned of a figure, in its unit; `None` where nothing is. A stream has throughput and CPU time for its bytes, a trip has latency:
-/// the throughput of trips that wait for each other is not a link's, nor is the latency of a stream a message's.
+/// What is planned of a figure, in its unit; `None` where nothing is. A stream has throughput and CPU time for its
+/// bytes, a trip has latency: the throughput of trips that wait for each other is not a link's, nor is the latency of a
+/// stream a message's.
 fn of_plan(median: &Median, planned: &Planned) -> Option<f64> {
     const NS: f64 = 1e9;
     match (median.main, median.figure) {

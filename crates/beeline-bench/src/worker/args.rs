@@ -87,7 +87,8 @@ pub struct WorkerArgs {
     /// Time each round trip on its own
     #[arg(long)]
     pub histogram: bool,
-    /// With --histogram: say with the result how often each time came, so that those of several programs can be put together
+    /// With --histogram: say with the result how often each time came, so that those of several programs can be put
+    /// together
     #[arg(long)]
     pub counts: bool,
     /// With --histogram: so many round trips a second, instead of as many as there can be

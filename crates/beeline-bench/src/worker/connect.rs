@@ -30,8 +30,8 @@ pub fn serve(args: &WorkerArgs, listener: &Listener) -> Result<Outcome> {
 }
 
 pub fn drive(args: &WorkerArgs, address: &str) -> Result<Outcome> {
-    // As netperf's TCP_CC the client waits for the other end's close: without it connections outrun the server, and what is
-    // measured is how long TCP waits to ask a full queue again.
+    // As netperf's TCP_CC the client waits for the other end's close: without it connections outrun the server, and
+    // what is measured is how long TCP waits to ask a full queue again.
     let close = || -> Result<()> {
         let stream = open(args, address)?;
         stream.shutdown(Shutdown::Write)?;

@@ -1,8 +1,9 @@
-//! Memory load: copies memory on a CPU until it is told to end. Where a node is named, all of the memory is that node's: bound to it,
-//! since the kernel would soon bring the memory of a busy program to where it runs, and looked at, before and after.
+//! Memory load: copies memory on a CPU until it is told to end. Where a node is named, all of the memory is that
+//! node's: bound to it, since the kernel would soon bring the memory of a busy program to where it runs, and looked at,
+//! before and after.
 //!
-//! With its CPU on one node and its memory on another, each byte that is copied crosses the link between the two twice at least:
-//! read, and written back.
+//! With its CPU on one node and its memory on another, each byte that is copied crosses the link between the two twice
+//! at least: read, and written back.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -83,7 +84,8 @@ fn pages_elsewhere(node: u32, block: &[u8]) -> Result<usize> {
         let mut found: c_int = -1;
         let no_mask = std::ptr::null_mut::<c_ulong>();
         let address = page.as_ptr().cast::<c_void>();
-        // SAFETY: the kernel writes one integer, which outlives the call; without a mask it writes no other. The address is only looked up.
+        // SAFETY: the kernel writes one integer, which outlives the call; without a mask it writes no other. The
+        // address is only looked up.
         let result = unsafe {
             syscall(SYS_get_mempolicy, &raw mut found, no_mask, 0 as c_ulong, address, MPOL_F_NODE | MPOL_F_ADDR)
         };
@@ -96,7 +98,8 @@ fn pages_elsewhere(node: u32, block: &[u8]) -> Result<usize> {
 /// The node of the CPU that this thread is on.
 fn own_node() -> Result<u32> {
     let (mut cpu, mut node): (c_uint, c_uint) = (0, 0);
-    // SAFETY: the kernel writes two integers, which outlive the call; it has not used the third argument since Linux 2.6.24.
+    // SAFETY: the kernel writes two integers, which outlive the call; it has not used the third argument since Linux
+    // 2.6.24.
     let result = unsafe { syscall(SYS_getcpu, &raw mut cpu, &raw mut node, std::ptr::null_mut::<c_void>()) };
     nix::errno::Errno::result(result).context("the kernel does not tell on which node this is")?;
     Ok(node)

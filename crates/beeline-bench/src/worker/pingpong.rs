@@ -89,7 +89,8 @@ impl Exchange {
     }
 
     fn check(&self) -> Result<()> {
-        // Of a large message the two ends, which hold its number: to look at all of it would be half of what is measured.
+        // Of a large message the two ends, which hold its number: to look at all of it would be half of what is
+        // measured.
         let looked_at = self.reply.len().min(CHECKED_BYTES);
         let last = self.reply.len() - looked_at;
         let same = self.reply[..looked_at] == self.request[..looked_at] && self.reply[last..] == self.request[last..];

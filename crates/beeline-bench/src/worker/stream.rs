@@ -104,8 +104,8 @@ pub fn drive(args: &WorkerArgs, address: &str) -> Result<Outcome> {
     together(streams, |stream| drive_one(args, &stream))
 }
 
-/// Runs both or more streams at once, each in a thread; a single one right here. Their figures are added up; the pieces are
-/// what each stream got.
+/// Runs both or more streams at once, each in a thread; a single one right here. Their figures are added up; the pieces
+/// are what each stream got.
 fn together(mut streams: Vec<TcpStream>, run: impl Fn(TcpStream) -> Result<Outcome> + Sync) -> Result<Outcome> {
     if streams.len() == 1 {
         return run(streams.remove(0));

@@ -1,8 +1,10 @@
-//! A stream while which something is turned: the sender sends on, and both ends note where they are when the conductor asks.
+//! A stream while which something is turned: the sender sends on, and both ends note where they are when the conductor
+//! asks.
 //!
-//! 1. Neither end stops for a question: a thread of its own waits for it, and reads the clock, the bytes so far and the process's CPU
-//!    time. So what lies between two questions is all that happened between them.
-//! 2. The conductor asks the server first: after the sender's last answer there is nothing more to ask, and the sender ends.
+//! 1. Neither end stops for a question: a thread of its own waits for it, and reads the clock, the bytes so far and the
+//!    process's CPU time. So what lies between two questions is all that happened between them.
+//! 2. The conductor asks the server first: after the sender's last answer there is nothing more to ask, and the sender
+//!    ends.
 //! 3. Bytes are looked at as in every stream, and at the end the receiver tells how many came.
 
 use std::net::{Shutdown, TcpStream};
@@ -41,7 +43,8 @@ struct Place {
 }
 
 impl Place {
-    /// Answers so many questions, in a thread of its own. A thread that is not waited for: where the stream fails, the process ends.
+    /// Answers so many questions, in a thread of its own. A thread that is not waited for: where the stream fails, the
+    /// process ends.
     fn answer(questions: usize) -> Arc<Place> {
         let place = Arc::new(Place::default());
         let own = Arc::clone(&place);

@@ -222,7 +222,8 @@ impl TxGuard {
     /// While one is stopped at it, the others sleep as if they had armed. It has left the anchor either plugged and the
     /// word armed, so that they are woken, or not plugged, so that they find it writable and look again.
     ///
-    /// Without memory for the bells nothing is armed: the caller looks again, a moment later, as long as it has the time.
+    /// Without memory for the bells nothing is armed: the caller looks again, a moment later, as long as it has the
+    /// time.
     ///
     /// # Errors
     /// A [`Fault`] of the peer.

@@ -10,8 +10,8 @@
 //! | [`Keepers::end`] | who has taken the last number away | nothing: no number leads here any more |
 //! | [`Keepers::take_end`] | whoever finds no pins then, once | nothing |
 //!
-//! Pins that count were made while a number led here, so none is added after the last number is gone. A pin that came too
-//! late may come and go at any time, even when the description serves again: it finds that no end is due.
+//! Pins that count were made while a number led here, so none is added after the last number is gone. A pin that came
+//! too late may come and go at any time, even when the description serves again: it finds that no end is due.
 
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicU32,

@@ -1,7 +1,7 @@
 //! What calls on a connection have seen lately, by which they look at the kernel more or less often.
 //!
-//! All of it is figures: threads may lose each other's, which costs a look too many or too few. What a call counts it counts
-//! with the lock of its direction, if it has one; `heard` and `looked` are also stored by waits that have none.
+//! All of it is figures: threads may lose each other's, which costs a look too many or too few. What a call counts it
+//! counts with the lock of its direction, if it has one; `heard` and `looked` are also stored by waits that have none.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 

@@ -23,8 +23,8 @@ impl Pin {
         crate::table::number_of(self.desc, fd)
     }
 
-    /// Runs `wait`, a spin or a sleep; a thread that is cancelled in it, or jumps out, gives the pin back. Nests: a call
-    /// that has to be done as a whole is one wait from its beginning to its end.
+    /// Runs `wait`, a spin or a sleep; a thread that is cancelled in it, or jumps out, gives the pin back. Nests: a
+    /// call that has to be done as a whole is one wait from its beginning to its end.
     pub fn while_waiting<R>(&self, wait: impl FnOnce() -> R) -> R {
         unsafe extern "C" fn undo(desc: *mut core::ffi::c_void) {
             // SAFETY: the description below, an object of a slab.

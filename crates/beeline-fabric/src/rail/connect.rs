@@ -246,9 +246,9 @@ impl Rail {
         }
     }
 
-    /// The queue of events told an error of its own. The verbs provider does that with what `rdma_connect` returns once the
-    /// way to the peer is known, and does not say which endpoint it means: over iWARP a refusal comes so. All that are
-    /// connecting are refused, and who wanted them may try again. Whether there are any.
+    /// The queue of events told an error of its own. The verbs provider does that with what `rdma_connect` returns once
+    /// the way to the peer is known, and does not say which endpoint it means: over iWARP a refusal comes so. All that
+    /// are connecting are refused, and who wanted them may try again. Whether there are any.
     fn refuse_connecting(&mut self, number: i32) -> Result<bool, Error> {
         let is_meant = |end: &End| end.ours && end.state == State::Connecting;
         let meant: Vec<EndpointId> = self.ends.iter().filter(|(_, end)| is_meant(end)).map(|(id, _)| id).collect();

@@ -29,9 +29,9 @@ impl Rail {
     /// Registers memory. It stays alive until [`Event::RegionClosed`] or the end of the rail.
     pub fn register(&mut self, memory: Arc<dyn Memory>, access: Access) -> Result<RegionId, Error> {
         let (base, bytes) = (memory.base(), memory.bytes());
-        // SAFETY: by the contract of `Memory` the range is mapped as long as `memory` lives. The region keeps that until
-        // `finish_closing`, where the registration is closed and nothing is in flight; where libfabric refuses to close
-        // it, for ever; and when the rail ends, all endpoints are closed before the regions.
+        // SAFETY: by the contract of `Memory` the range is mapped as long as `memory` lives. The region keeps that
+        // until `finish_closing`, where the registration is closed and nothing is in flight; where libfabric refuses to
+        // close it, for ever; and when the rail ends, all endpoints are closed before the regions.
         let registration = unsafe { self.register_range(base, bytes, access.bits()) };
         let registration = registration.map_err(registration_error(&self.name))?;
         Ok(self.regions.insert(Region {

@@ -22,7 +22,8 @@ slotmap::new_key_type! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct RequestId(pub u64);
 
-/// Somebody wants to connect. Answer with [`crate::Rail::accept`] or [`crate::Rail::reject`]; until then the peer waits.
+/// Somebody wants to connect. Answer with [`crate::Rail::accept`] or [`crate::Rail::reject`]; until then the peer
+/// waits.
 #[derive(Debug)]
 #[must_use = "the peer waits for an answer"]
 pub struct Request {

@@ -3,8 +3,8 @@
 //! 1. Every operation that was `Taken` gets exactly one [`Completion`]; receives get one for each message.
 //! 2. An operation is posted only if the completion queue has an entry for its completion: no provider has to cope
 //!    with a queue that overflows (`verbs` cannot). Entries for all receives are set aside when an endpoint opens.
-//! 3. Over iWARP a read is in flight alone on its endpoint. Soft-iWARP completes what was posted after a read before it,
-//!    and libfabric (1.17, prov/verbs), which takes completions for ordered, then frees what is in use.
+//! 3. Over iWARP a read is in flight alone on its endpoint. Soft-iWARP completes what was posted after a read before
+//!    it, and libfabric (1.17, prov/verbs), which takes completions for ordered, then frees what is in use.
 //! 4. The context that libfabric carries is a key into `Rail::operations`, never an address.
 
 use std::sync::Arc;
@@ -34,8 +34,8 @@ bitflags::bitflags! {
         const MORE = 1;
         /// Begins only when the operations before it on the endpoint are complete.
         const FENCE = 2;
-        /// Completes only when the bytes are in the peer's memory, not already when the peer's adapter has them. Over iWARP
-        /// a write completes when it is on its way; there this is refused ([`Error::DeliveryUnknown`]).
+        /// Completes only when the bytes are in the peer's memory, not already when the peer's adapter has them. Over
+        /// iWARP a write completes when it is on its way; there this is refused ([`Error::DeliveryUnknown`]).
         const DELIVERED = 4;
     }
 }

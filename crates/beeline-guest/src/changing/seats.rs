@@ -1,5 +1,5 @@
-//! The seats of [`super`]: who changes one number, against who changes all. No system calls, so that loom can explore it
-//! (`tests/loom`), which brings its own atomics and its own kernel as `super::basis`.
+//! The seats of [`super`]: who changes one number, against who changes all. No system calls, so that loom can explore
+//! it (`tests/loom`), which brings its own atomics and its own kernel as `super::basis`.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
@@ -49,7 +49,8 @@ impl<const N: usize> Seats<N> {
     pub(super) fn give(&self, place: usize) {
         if let Some(seat) = self.taken.get(place) {
             seat.store(0, Release);
-            // Who waits is counted before the kernel looks at the word for him: either he is seen, or sees the seat empty.
+            // Who waits is counted before the kernel looks at the word for him: either he is seen, or sees the seat
+            // empty.
             fence(SeqCst);
             if self.waiters.load(Relaxed) != 0 {
                 wake(seat);

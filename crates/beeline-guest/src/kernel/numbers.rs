@@ -11,8 +11,8 @@ pub(crate) fn descriptor_limit() -> usize {
 static RECENT_LIMIT: AtomicUsize = AtomicUsize::new(0);
 static RECENT_LIMIT_USES: AtomicU32 = AtomicU32::new(0);
 
-/// `RLIMIT_NOFILE` as it was a moment ago, for who does without a number that is refused: asked every 64th time, and anew when
-/// this program has changed it. Another process that lowers it is noticed late.
+/// `RLIMIT_NOFILE` as it was a moment ago, for who does without a number that is refused: asked every 64th time, and
+/// anew when this program has changed it. Another process that lowers it is noticed late.
 pub fn recent_descriptor_limit() -> usize {
     const USES: u32 = 64;
     let take_one = |left: u32| left.checked_sub(1);

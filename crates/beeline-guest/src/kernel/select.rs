@@ -5,8 +5,8 @@ use beeline_shm::sys::{SysResult, call};
 use super::{descriptor_limit, ppoll};
 use crate::Errno;
 
-/// As [`ppoll`], also for more entries than `RLIMIT_NOFILE` allows, which poll(2) refuses: a program that has shut itself
-/// in still waits for what it holds. Then by pselect(2), which tells only of data, room and urgent data.
+/// As [`ppoll`], also for more entries than `RLIMIT_NOFILE` allows, which poll(2) refuses: a program that has shut
+/// itself in still waits for what it holds. Then by pselect(2), which tells only of data, room and urgent data.
 ///
 /// # Safety
 /// As for [`ppoll`].

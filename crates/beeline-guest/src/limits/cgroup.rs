@@ -168,8 +168,8 @@ fn membership(line: &[u8]) -> Option<(Version, &[u8])> {
     controllers.split(|&byte| byte == b',').any(|name| name == b"memory").then_some((Version::One, path))
 }
 
-/// If this line of `/proc/self/mountinfo` mounts the hierarchy: the directory of the cgroup `path`, or the nearest above
-/// it that is mounted, and how long the path of the topmost is.
+/// If this line of `/proc/self/mountinfo` mounts the hierarchy: the directory of the cgroup `path`, or the nearest
+/// above it that is mounted, and how long the path of the topmost is.
 fn place(line: &[u8], version: Version, path: &[u8]) -> Option<(Path, usize)> {
     let mut fields = line.split(|&byte| byte == b' ');
     let (root, point) = (fields.nth(3)?, fields.next()?);

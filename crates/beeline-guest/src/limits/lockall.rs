@@ -1,8 +1,8 @@
 //! `mlockall(2)`: what a program locks is its own memory, not the rings of its connections.
 //!
-//! `MCL_CURRENT` makes all that is mapped resident, rings of megabytes as well, at a time when other threads may use them.
-//! So everything is locked as it is touched first, which makes nothing resident; then lanes are unlocked, and all the
-//! rest is locked in full, mapping by mapping. As in the kernel, what cannot be made resident is no error.
+//! `MCL_CURRENT` makes all that is mapped resident, rings of megabytes as well, at a time when other threads may use
+//! them. So everything is locked as it is touched first, which makes nothing resident; then lanes are unlocked, and all
+//! the rest is locked in full, mapping by mapping. As in the kernel, what cannot be made resident is no error.
 
 use core::sync::atomic::Ordering::Relaxed;
 

@@ -1,15 +1,16 @@
 //! Locks that processes share: those of a side, and of a listener.
 //!
-//! A holder may die, be stopped, or be replaced by `execve` at any instruction, in another pid namespace, and where there
-//! is no /proc.
+//! A holder may die, be stopped, or be replaced by `execve` at any instruction, in another pid namespace, and where
+//! there is no /proc.
 //!
 //! # The word
 //!
 //! The lower half is a robust futex as the kernel knows it (linux/futex.h): the holder's thread id in its own pid
 //! namespace, 0 when free, [`DIED`] when the holder has died. The upper half counts how often the lock was taken.
 //!
-//! 1. Taking is a compare-and-swap of the whole word. So nobody takes a lock over from another holder than the one it has
-//!    found dead. Giving back is a store, if the word still is the holder's own: only a dead one's is changed by others.
+//! 1. Taking is a compare-and-swap of the whole word. So nobody takes a lock over from another holder than the one it
+//!    has found dead. Giving back is a store, if the word still is the holder's own: only a dead one's is changed by
+//!    others.
 //! 2. While a thread takes or holds a lock, the kernel's list of robust futexes has it as the operation under way
 //!    (`list_op_pending` of set_robust_list(2), which libc registers for each of its threads). When the thread ends,
 //!    however it does, also in the `execve` of another thread, the kernel itself marks the word. libc uses the place
@@ -19,10 +20,10 @@
 //! 4. What a dead holder leaves is consistent, as sections commit by single stores; the next one is told
 //!    ([`Taken::Inherited`]).
 //! 5. Nobody naps for such a lock with another one held, or in a section: a waiter naps for a millisecond at most
-//!    ([`SharedLock::nap`]), and the app's handlers run meanwhile. One that is killed then stays counted as a waiter, which costs each
-//!    holder after it a system call.
-//! 6. No system call is made with it held on a path that sends. What a stopped process keeps from others is a copy, if it
-//!    was stopped within one: it cannot be replaced then, as the rest of its copy would come late.
+//!    ([`SharedLock::nap`]), and the app's handlers run meanwhile. One that is killed then stays counted as a waiter,
+//!    which costs each holder after it a system call.
+//! 6. No system call is made with it held on a path that sends. What a stopped process keeps from others is a copy, if
+//!    it was stopped within one: it cannot be replaced then, as the rest of its copy would come late.
 //! 7. Two threads of one id in different pid namespaces share a side rarely, and the kernel takes the one for the other
 //!    only if it dies between its look at the word and its compare-and-swap, some instructions.
 
@@ -144,8 +145,8 @@ impl SharedLock {
         result
     }
 
-    /// Gives the lock back. A plain store will do, and does not wait for those before it as a compare-and-swap would: nobody
-    /// takes the lock from a holder that lives. Who begins to wait in that very moment naps once in vain.
+    /// Gives the lock back. A plain store will do, and does not wait for those before it as a compare-and-swap would:
+    /// nobody takes the lock from a holder that lives. Who begins to wait in that very moment naps once in vain.
     #[inline(always)]
     fn give_back(&self, thread: &Thread, token: u64) {
         if self.word.load(Relaxed) == token {
@@ -171,8 +172,8 @@ impl SharedLock {
         Some((token, if low(word) == 0 { Taken::Free } else { Taken::Inherited }))
     }
 
-    /// Lets some time pass in which the holder may give the lock back, and takes it from one that is dead. No lock may be
-    /// held.
+    /// Lets some time pass in which the holder may give the lock back, and takes it from one that is dead. No lock may
+    /// be held.
     #[cold]
     pub fn nap(&self, wait: &mut Wait) {
         let word = self.word.load(Relaxed);
@@ -228,8 +229,8 @@ impl SharedLock {
         }
     }
 
-    /// Leaves a lock that this thread seems to hold to whoever comes next, as a dead one's: for a thread that knows that
-    /// it holds nothing.
+    /// Leaves a lock that this thread seems to hold to whoever comes next, as a dead one's: for a thread that knows
+    /// that it holds nothing.
     pub fn disown(&self) {
         let word = self.word.load(Relaxed);
         if low(word) & HELD == thread::tid() && thread::tid_of(self.holder.load(Relaxed)) == thread::tid() {

@@ -58,8 +58,8 @@ pub unsafe fn strings(list: List) -> impl Iterator<Item = &'static CStr> {
 /// True if the library came by its environment.
 ///
 /// # Safety
-/// `list` must be null or a null-terminated list of strings. No other call of this may run at the same time: it is for the
-/// library's constructor alone.
+/// `list` must be null or a null-terminated list of strings. No other call of this may run at the same time: it is for
+/// the library's constructor alone.
 pub unsafe fn note(list: List, library: &[u8]) -> bool {
     if KEPT.ready.load(Acquire) {
         return false;

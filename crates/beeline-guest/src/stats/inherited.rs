@@ -1,5 +1,5 @@
-//! The parent's file, which a child of `fork` has mapped and does not use. A child that ends soon, or becomes another program, need not unmap
-//! it.
+//! The parent's file, which a child of `fork` has mapped and does not use. A child that ends soon, or becomes another
+//! program, need not unmap it.
 
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 

@@ -1,8 +1,9 @@
 //! What `beeline set` has said to this process, and what the process tells of its options.
 //!
-//! 1. The words stand in the statistics file, and whoever may write that file may set them: the same user, and root. They are
-//!    not believed for it: [`live`] takes what stands for a value, and takes back and counts anything else.
-//! 2. They are read where a connection begins, or a call is about to wait, never on the way of a short message that is there.
+//! 1. The words stand in the statistics file, and whoever may write that file may set them: the same user, and root.
+//!    They are not believed for it: [`live`] takes what stands for a value, and takes back and counts anything else.
+//! 2. They are read where a connection begins, or a call is about to wait, never on the way of a short message that is
+//!    there.
 //! 3. A child of `fork` goes on with what its parent was told, and so does the next program of this process over `exec`
 //!    ([`super::succession`]). A process without a file has nobody who could tell it anything.
 
@@ -29,7 +30,8 @@ static FILE: AtomicPtr<StatsHeader> = AtomicPtr::new(core::ptr::null_mut());
 
 #[inline]
 fn file() -> Option<&'static StatsHeader> {
-    // SAFETY: null, or a mapping that lives until the process forks or ends; the child forgets it before it is unmapped.
+    // SAFETY: null, or a mapping that lives until the process forks or ends; the child forgets it before it is
+    // unmapped.
     unsafe { FILE.load(Acquire).as_ref() }
 }
 

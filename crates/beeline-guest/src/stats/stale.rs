@@ -4,11 +4,11 @@
 //!    process ends, and can be seen from any pid namespace.
 //! 2. Who makes a file looks at a few others of its user, beginning at another one each time, and removes those that
 //!    nobody holds. So they become fewer by themselves where processes come and go, and no start costs more than some
-//!    microseconds. `beeline stat` looks at all.
-//!    The children of a server that forks for each connection are many, and begin while a client waits: one in [`LOOKS`] of
-//!    them looks, at [`LOOKS`] files and more. So what they can leave still is what they remove.
-//! 3. A process that runs another program gives its lock up and takes it again when the library starts in the new program.
-//!    So a file is kept, too, if a process of this pid namespace has its number and began when it did.
+//!    microseconds. `beeline stat` looks at all. The children of a server that forks for each connection are many, and
+//!    begin while a client waits: one in [`LOOKS`] of them looks, at [`LOOKS`] files and more. So what they can leave
+//!    still is what they remove.
+//! 3. A process that runs another program gives its lock up and takes it again when the library starts in the new
+//!    program. So a file is kept, too, if a process of this pid namespace has its number and began when it did.
 
 use core::ffi::CStr;
 
@@ -112,8 +112,8 @@ fn is_abandoned(directory: i32, name: &CStr, parsed: FileName) -> bool {
         (unsafe { call(libc::SYS_pread64, args) } == Ok(8)).then_some(word)
     };
     let was_locked = word(0) == Some(layout::MAGIC) && word(IS_LOCKED_OFFSET) == Some(1);
-    // Its process was killed before it had written anything. One of another pid namespace may be about to: then it loses
-    // its statistics, and nothing else.
+    // Its process was killed before it had written anything. One of another pid namespace may be about to: then it
+    // loses its statistics, and nothing else.
     let is_blank = word(0).is_none_or(|word| word == 0);
     let abandoned = (was_locked || is_blank) && !is_held(fd) && !runs(parsed);
     let _ = sys::close(fd);

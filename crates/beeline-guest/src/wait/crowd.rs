@@ -2,9 +2,9 @@
 //!
 //! 1. A wait that goes on for longer than a moment leaves the time in a place of its thread. Threads that share one are
 //!    counted as one.
-//! 2. Where more of these times are of late than the process may use CPUs, whoever spun would keep another from running, and
-//!    from what it has to say to somebody: nobody spins. (Twenty threads that each connect, ask and close, against a server
-//!    with one thread, on two CPUs: they spun away 37 % of all CPU time.)
+//! 2. Where more of these times are of late than the process may use CPUs, whoever spun would keep another from
+//!    running, and from what it has to say to somebody: nobody spins. (Twenty threads that each connect, ask and close,
+//!    against a server with one thread, on two CPUs: they spun away 37 % of all CPU time.)
 //! 3. A thread that sleeps for long is none of a crowd: a pool of idle workers keeps nobody from spinning.
 //! 4. A wait that gave way tells nothing about spinning, so budgets stay as they are.
 
@@ -19,7 +19,8 @@ use beeline_shm::sys;
 const PLACES: usize = 64;
 /// What is of late: a millisecond or so. Each of twenty that take turns at a busy server waits once in that time.
 const LATELY_TICKS: u64 = 3_000_000;
-/// A time is written again when it is so old: threads that wait often do not take the lines from each other at each wait.
+/// A time is written again when it is so old: threads that wait often do not take the lines from each other at each
+/// wait.
 const FRESH_TICKS: u64 = LATELY_TICKS / 8;
 /// How long the number of CPUs is believed: some tenths of a second.
 const BELIEVED_TICKS: u64 = 1 << 30;

@@ -1,12 +1,13 @@
 //! What waits of connections that have ended tell those that begin.
 //!
-//! A connection that says a word each way is over before it has learned whether it pays to spin for its peer. Twenty threads that
-//! each ask once of twenty processes, on two CPUs, would all spin each time, and keep each other from running.
+//! A connection that says a word each way is over before it has learned whether it pays to spin for its peer. Twenty
+//! threads that each ask once of twenty processes, on two CPUs, would all spin each time, and keep each other from
+//! running.
 //!
 //! 1. A process remembers what share of its connections that ended of late had spun with success
 //!    ([`super::SpinState::have_paid`]), by what they were for ([`Origin`]).
-//! 2. While fewer than three of four have, connections of that origin begin without a spin, but each [`PROBE_EVERY`]th. Those that
-//!    sleep find out as ever whether a spin would have won, and tell it at their end.
+//! 2. While fewer than three of four have, connections of that origin begin without a spin, but each [`PROBE_EVERY`]th.
+//!    Those that sleep find out as ever whether a spin would have won, and tell it at their end.
 //! 3. A child of `fork` begins with what its parent knows.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};

@@ -2,8 +2,8 @@
 
 use beeline_stats::tunables::{Wait, option};
 
-/// How a waiter waits: its mode, and its longest spin, which is 0 where it never spins. In one word, so that both are of one
-/// moment, and that a wait asks with one load.
+/// How a waiter waits: its mode, and its longest spin, which is 0 where it never spins. In one word, so that both are
+/// of one moment, and that a wait asks with one load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mode(u32);
 

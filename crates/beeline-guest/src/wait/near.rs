@@ -1,17 +1,18 @@
-//! Which peers are near: they run on the CPU of whoever waits for them, so that a spin would only keep them from running.
+//! Which peers are near: they run on the CPU of whoever waits for them, so that a spin would only keep them from
+//! running.
 //!
-//! 1. Each end shows in the lane the CPU that it runs on: when it connects or accepts, when a wait of it goes on for longer
-//!    than a moment, when it is about to sleep in a set, and when it wakes up. The word is written only where it
+//! 1. Each end shows in the lane the CPU that it runs on: when it connects or accepts, when a wait of it goes on for
+//!    longer than a moment, when it is about to sleep in a set, and when it wakes up. The word is written only where it
 //!    changes, so the peer keeps its cache line.
-//! 2. Whoever is about to spin compares. A peer that is near needs this CPU, and so does one that wants whatever CPU there
-//!    is: the waiter sleeps at once.
+//! 2. Whoever is about to spin compares. A peer that is near needs this CPU, and so does one that wants whatever CPU
+//!    there is: the waiter sleeps at once.
 //! 3. News that came after a sleep came because the CPU was free, if the peer is near. It tells nothing about spinning,
 //!    so the budget stays as it is.
 //! 4. Some peers have not shown where they run: clients that are still to come, the members of a set of which no
 //!    lane is hot, brand-new lanes. They are taken to be near if the last peer of this process was that was looked at.
-//! 5. What a peer shows is old by the time it is read, and may be a lie. It decides whether to spin, nothing else: a lie
-//!    costs the one who tells it answers that come later, and those of rule 4 a sleep instead of a spin, as a peer that is
-//!    near would.
+//! 5. What a peer shows is old by the time it is read, and may be a lie. It decides whether to spin, nothing else: a
+//!    lie costs the one who tells it answers that come later, and those of rule 4 a sleep instead of a spin, as a peer
+//!    that is near would.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

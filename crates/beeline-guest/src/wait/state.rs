@@ -1,17 +1,18 @@
 //! What a waiter remembers of its waits, and how they ended of late.
 //!
-//! 1. A wait ends *soon* if news of a lane ends it within `spin_ns_max`, spinning or asleep; *fairly* if that takes as long as
-//!    two probes at most; otherwise if it takes longer, or if a kernel socket, a timer or a pipe ends it.
+//! 1. A wait ends *soon* if news of a lane ends it within `spin_ns_max`, spinning or asleep; *fairly* if that takes as
+//!    long as two probes at most; otherwise if it takes longer, or if a kernel socket, a timer or a pipe ends it.
 //! 2. One that ended soon is no reason to spin for the next if most do not: a proxy hears from browsers and from late
-//!    servers in turn, and now and then soon. The budget comes back only where three of four of the last waits ended soon,
-//!    and probes are made only where as many ended fairly. No lower share will do: what a spin is worth does not follow from how
-//!    many are won (nginx, 50 connections and late servers: 47 % were won, and brought 2 % of rate for 45 % of CPU time; 4 connections
-//!    and servers that answer in 0.1 ms: 27 %, and brought 25 %, because nobody had to wake up, for as much CPU time).
-//! 3. A waiter that begins is taken for one whose waits all end soon, and so is one whose probe was won: two who slept only
-//!    because the other did spin from then on.
-//! 4. What all of its waits have shown is known at its end, whatever the last of them was ([`SpinState::have_paid`]): spins have
-//!    paid if three of four ended with news; if none was made, they would have paid if a sleep ended soon. One that has not waited
-//!    for longer than a moment tells nothing.
+//!    servers in turn, and now and then soon. The budget comes back only where three of four of the last waits ended
+//!    soon, and probes are made only where as many ended fairly. No lower share will do: what a spin is worth does not
+//!    follow from how many are won (nginx, 50 connections and late servers: 47 % were won, and brought 2 % of rate for
+//!    45 % of CPU time; 4 connections and servers that answer in 0.1 ms: 27 %, and brought 25 %, because nobody had to
+//!    wake up, for as much CPU time).
+//! 3. A waiter that begins is taken for one whose waits all end soon, and so is one whose probe was won: two who slept
+//!    only because the other did spin from then on.
+//! 4. What all of its waits have shown is known at its end, whatever the last of them was ([`SpinState::have_paid`]):
+//!    spins have paid if three of four ended with news; if none was made, they would have paid if a sleep ended soon.
+//!    One that has not waited for longer than a moment tells nothing.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -42,15 +43,17 @@ pub(super) enum Ended {
     Otherwise,
 }
 
-/// What one waiter, a connection, a listener or an epoll set, knows of its spins. Valid when zeroed: then it does not spin.
+/// What one waiter, a connection, a listener or an epoll set, knows of its spins. Valid when zeroed: then it does not
+/// spin.
 ///
-/// Whoever waits stores it, without a lock: threads that wait at one time may spoil each other's figures, and nothing else.
+/// Whoever waits stores it, without a lock: threads that wait at one time may spoil each other's figures, and nothing
+/// else.
 #[repr(C)]
 pub struct SpinState {
     /// Present budget in nanoseconds.
     pub(super) ns: AtomicU32,
-    /// Waits since the last spin, and how often the number of those between two probes has doubled: the waits are counted
-    /// below [`DOUBLING`], and the doublings from it on.
+    /// Waits since the last spin, and how often the number of those between two probes has doubled: the waits are
+    /// counted below [`DOUBLING`], and the doublings from it on.
     pub(super) skipped: AtomicU32,
     /// How it waits: a [`Mode`] in one word.
     mode: AtomicU32,

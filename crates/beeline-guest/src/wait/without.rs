@@ -1,27 +1,28 @@
 //! Doing without spins, now and then and all at once: whether those who share these CPUs get more done so.
 //!
-//! A spin that is won shows the spinner what it saved, never what it cost: on shared CPUs it may have kept from running a
-//! thread of the very conversation that it waited for. That shows in what gets done, and only where all stop at one
+//! A spin that is won shows the spinner what it saved, never what it cost: on shared CPUs it may have kept from running
+//! a thread of the very conversation that it waited for. That shows in what gets done, and only where all stop at one
 //! time, as two that each gain from the other's spin gain nothing by stopping alone.
 //!
-//! 1. Time is cut into windows by a clock that the processes of a host have in common, so they agree without a word. The
-//!    first windows of a round are a trial: in half of them nobody spins who takes part. Those lie so that what grows or falls
-//!    evenly meanwhile favours neither half.
+//! 1. Time is cut into windows by a clock that the processes of a host have in common, so they agree without a word.
+//!    The first windows of a round are a trial: in half of them nobody spins who takes part. Those lie so that what
+//!    grows or falls evenly meanwhile favours neither half.
 //! 2. A process takes part while it is kept from its CPUs by others, and while it does without spins.
-//! 3. What it gets done are the bytes that its connections move. Two windows side by side, of each half one, are a pair. A
-//!    window counts if its beginning and its end were noticed soon.
-//! 4. [`PAIRS`] pairs are a verdict: those of one trial, or of as many as it takes. To do without spins is right if more was
-//!    done so by a sixteenth, and in three of four pairs; it stays right while more is done so by a thirty-second, and in half
-//!    of them. Otherwise spins are right, also where nothing is known any more: no verdict for [`TRIALS_IN_VAIN`] trials.
-//!    [`PAIRS_CLEAR`] pairs end a trial for spins, where spins won all of them and a quarter less was done without.
-//! 5. A verdict that changes nothing halves how often the process takes part while it is kept from its CPUs: in rounds whose
-//!    numbers are multiples of 2, 4, up to 32. So those who take part seldom do so together.
-//! 6. A trial does not go on in a child of a fork, nor after a clock has stepped back. A child begins with what its parent
-//!    has found out.
+//! 3. What it gets done are the bytes that its connections move. Two windows side by side, of each half one, are a
+//!    pair. A window counts if its beginning and its end were noticed soon.
+//! 4. [`PAIRS`] pairs are a verdict: those of one trial, or of as many as it takes. To do without spins is right if
+//!    more was done so by a sixteenth, and in three of four pairs; it stays right while more is done so by a
+//!    thirty-second, and in half of them. Otherwise spins are right, also where nothing is known any more: no verdict
+//!    for [`TRIALS_IN_VAIN`] trials. [`PAIRS_CLEAR`] pairs end a trial for spins, where spins won all of them and a
+//!    quarter less was done without.
+//! 5. A verdict that changes nothing halves how often the process takes part while it is kept from its CPUs: in rounds
+//!    whose numbers are multiples of 2, 4, up to 32. So those who take part seldom do so together.
+//! 6. A trial does not go on in a child of a fork, nor after a clock has stepped back. A child begins with what its
+//!    parent has found out.
 //!
-//! Where the clock is not the time-stamp counter but the time, processes of different time namespaces do not agree. A bridge
-//! and a relay, and whoever polls, know nothing of this. Nor does it help where a quota keeps a process from running: what
-//! spins waste of it is missed in windows of both halves.
+//! Where the clock is not the time-stamp counter but the time, processes of different time namespaces do not agree. A
+//! bridge and a relay, and whoever polls, know nothing of this. Nor does it help where a quota keeps a process from
+//! running: what spins waste of it is missed in windows of both halves.
 //!
 //! All of it is a choice of speed: threads that come by at one time may spoil each other's figures, and nothing else.
 
@@ -123,7 +124,8 @@ impl Evidence {
         pairs % WON >= PAIRS_CLEAR && pairs / WON == 0 && without < with - with / 4
     }
 
-    /// Whether more was done without spins: by this part of what was done with them, and in so many quarters of the pairs.
+    /// Whether more was done without spins: by this part of what was done with them, and in so many quarters of the
+    /// pairs.
     fn speaks_for_less(&self, part: u64, quarters: u32) -> bool {
         let (pairs, [with, without]) = (self.pairs.load(Relaxed), self.rates());
         without > with.saturating_add(with / part) && pairs / WON * 4 >= pairs % WON * quarters
@@ -165,8 +167,8 @@ struct Without {
     in_vain: AtomicU32,
     /// It takes part in rounds whose numbers are multiples of 2 to the power of this.
     doublings: AtomicU32,
-    /// Whether others keep the process from its CPUs, by how often it had been taken one when that was looked up, and in
-    /// which round that was.
+    /// Whether others keep the process from its CPUs, by how often it had been taken one when that was looked up, and
+    /// in which round that was.
     is_kept: AtomicBool,
     taken: AtomicU64,
     looked_up: AtomicU64,

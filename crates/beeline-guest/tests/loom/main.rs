@@ -2,8 +2,8 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p beeline-guest --test loom --release`
 //!
-//! The kernel's futex is a lock, a condition variable, and a look at the word under the lock. A nap lasts until somebody
-//! ends it: one whose end is overlooked is a deadlock, which loom reports.
+//! The kernel's futex is a lock, a condition variable, and a look at the word under the lock. A nap lasts until
+//! somebody ends it: one whose end is overlooked is a deadlock, which loom reports.
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, unsafe_code, dead_code)]
 

@@ -1,5 +1,6 @@
-//! loom models of rings and wake protocol: who gets a lane that is offered ([`offers`]) or kept ([`seats`]), what arrives
-//! ([`streams`]), who wakes whom ([`sleepers`], [`company`]) and what a killed process leaves behind ([`deaths`]).
+//! loom models of rings and wake protocol: who gets a lane that is offered ([`offers`]) or kept ([`seats`]), what
+//! arrives ([`streams`]), who wakes whom ([`sleepers`], [`company`]) and what a killed process leaves behind
+//! ([`deaths`]).
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p beeline-lane --test loom --release`
 //!

@@ -104,8 +104,8 @@ fn an_offer_that_is_made_again_is_taken_or_withdrawn_in_the_end() {
     });
 }
 
-/// The client's bytes are there for a server that has taken the lane, and what a server that died in between has seen is
-/// nothing.
+/// The client's bytes are there for a server that has taken the lane, and what a server that died in between has seen
+/// is nothing.
 #[test]
 fn who_withdraws_after_the_servers_end_knows_what_it_did() {
     loom::model(|| {

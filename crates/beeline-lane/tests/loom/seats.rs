@@ -1,4 +1,5 @@
-//! Who serves a client that says hello again where several processes take a listener's clients: the server that it has claimed.
+//! Who serves a client that says hello again where several processes take a listener's clients: the server that it has
+//! claimed.
 
 use beeline_lane::seat::{self, Rise};
 use loom::cell::UnsafeCell;
@@ -8,8 +9,8 @@ use loom::thread;
 
 const EMPTY: u32 = 5 << 2 | 1;
 
-/// A lane that nobody uses. Its memory is the client's from its claim on, and the server's once it finds itself claimed and has had
-/// the hello.
+/// A lane that nobody uses. Its memory is the client's from its claim on, and the server's once it finds itself claimed
+/// and has had the hello.
 struct Kept {
     seat: AtomicU32,
     memory: UnsafeCell<u8>,

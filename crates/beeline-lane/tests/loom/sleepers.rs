@@ -24,7 +24,8 @@ fn a_sleeping_reader_is_woken_by_each_message() {
     });
 }
 
-/// As above, by a reader that takes its bells out before it arms, as nobody else sleeps there: none of them is that of the arming.
+/// As above, by a reader that takes its bells out before it arms, as nobody else sleeps there: none of them is that of
+/// the arming.
 #[test]
 fn a_lone_reader_that_takes_its_bells_out_first_is_woken_by_each_message() {
     check(3, || {

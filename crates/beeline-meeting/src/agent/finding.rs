@@ -1,5 +1,5 @@
-//! Where the agent is: at its socket file, or, for programs that do not see that, under an abstract name in their network namespace
-//! (rules 24 to 27).
+//! Where the agent is: at its socket file, or, for programs that do not see that, under an abstract name in their
+//! network namespace (rules 24 to 27).
 
 use core::sync::atomic::{
     AtomicBool,
@@ -30,9 +30,9 @@ pub(super) fn find() -> bool {
     is_first
 }
 
-/// Connects a socket to the agent's file, or to its name. Whether it is the file: under the name everybody may listen, and has to prove that
-/// he is the agent ([`is_the_agent`]). Until then he cannot send a descriptor, which it might take any time to close; where the kernel
-/// cannot refuse those (before Linux 6.16), nobody is looked for there.
+/// Connects a socket to the agent's file, or to its name. Whether it is the file: under the name everybody may listen,
+/// and has to prove that he is the agent ([`is_the_agent`]). Until then he cannot send a descriptor, which it might
+/// take any time to close; where the kernel cannot refuse those (before Linux 6.16), nobody is looked for there.
 pub(super) fn connect(fd: i32) -> Result<bool, Reason> {
     match by(fd, SockAddr::unix_file(SOCKET), trust::is_the_hosts) {
         Ok(()) => return Ok(true),
@@ -49,7 +49,8 @@ pub(super) fn connect(fd: i32) -> Result<bool, Reason> {
     })
 }
 
-/// Whether a message is of somebody with the host's power: the kernel lets nobody else send it in this very process's name, as root.
+/// Whether a message is of somebody with the host's power: the kernel lets nobody else send it in this very process's
+/// name, as root.
 pub(super) fn is_the_agent(sender: libc::ucred) -> bool {
     sender.uid == 0 && sender.pid.cast_unsigned() == getpid()
 }

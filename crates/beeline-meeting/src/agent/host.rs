@@ -1,5 +1,5 @@
-//! What the host's agent needs of this crate (`docs/design/0008-namespaces.md`): messages with descriptors, the page, what strangers
-//! hold, and the proof of which connection that is an end of.
+//! What the host's agent needs of this crate (`docs/design/0008-namespaces.md`): messages with descriptors, the page,
+//! what strangers hold, and the proof of which connection that is an end of.
 
 mod found;
 mod guard;
@@ -30,9 +30,9 @@ const NICE: isize = -10;
 /// Whether it is this module that has given it to them.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Lets this thread, and those that it makes from now on, have a CPU before those that compute (setpriority(2)): whoever asks the
-/// agent waits for it. Without the power to do that nothing changes; nor if whoever has started the agent gave it another priority than
-/// programs have.
+/// Lets this thread, and those that it makes from now on, have a CPU before those that compute (setpriority(2)):
+/// whoever asks the agent waits for it. Without the power to do that nothing changes; nor if whoever has started the
+/// agent gave it another priority than programs have.
 pub fn take_precedence() {
     if precedence() == Ok(0) && set_precedence(NICE) {
         TAKEN.store(true, Relaxed);
@@ -58,9 +58,9 @@ fn precedence() -> Result<isize, Errno> {
         .map(|said| 20 - said.cast_signed())
 }
 
-/// A connected pair of `AF_UNIX` sockets: the client's end of a lane, and the server's. The client's takes no descriptors.
-/// Either is known for an anchor by the server's name, in whichever program it comes to be: that of a door whose listener
-/// there is not, since no two sockets of a host have one cookie.
+/// A connected pair of `AF_UNIX` sockets: the client's end of a lane, and the server's. The client's takes no
+/// descriptors. Either is known for an anchor by the server's name, in whichever program it comes to be: that of a door
+/// whose listener there is not, since no two sockets of a host have one cookie.
 ///
 /// # Errors
 /// Those of socketpair(2) and bind(2).
@@ -78,22 +78,24 @@ pub fn pair() -> Result<(std::os::fd::OwnedFd, std::os::fd::OwnedFd), Errno> {
     Ok((client, server))
 }
 
-/// The user at the other end of a carrier, and the network namespace that this end was made in: an accepted `AF_UNIX` socket
-/// is the connecting one's in this.
+/// The user at the other end of a carrier, and the network namespace that this end was made in: an accepted `AF_UNIX`
+/// socket is the connecting one's in this.
 #[must_use]
 pub fn holder_of(carrier: i32) -> Option<(u32, u64)> {
     let found: libc::ucred = kernel::getsockopt(carrier, libc::SOL_SOCKET, libc::SO_PEERCRED).ok()?;
     Some((found.uid, kernel::namespace(carrier)?))
 }
 
-/// Whether a message that came over a carrier is of the very process that has connected it: others may have a copy of the carrier.
+/// Whether a message that came over a carrier is of the very process that has connected it: others may have a copy of
+/// the carrier.
 #[must_use]
 pub fn is_its_own(carrier: i32, sender: Option<libc::ucred>) -> bool {
     let maker: Result<libc::ucred, Errno> = kernel::getsockopt(carrier, libc::SOL_SOCKET, libc::SO_PEERCRED);
     maker.is_ok_and(|maker| maker.pid != 0 && sender.is_some_and(|sender| sender.pid == maker.pid))
 }
 
-/// Sends an answer to who has connected a carrier, in that process's name: only who has the host's power can ([`super::finding`]).
+/// Sends an answer to who has connected a carrier, in that process's name: only who has the host's power can
+/// ([`super::finding`]).
 ///
 /// # Errors
 /// Those of sendmsg(2).
@@ -107,12 +109,12 @@ pub fn answer(carrier: i32, bytes: &[u8], descriptor: Option<i32>) -> Result<(),
     }
 }
 
-/// What the process that has connected a carrier has under a number of its own (pidfd_getfd(2)). To be closed with [`close`].
-/// Only while that process is still wholly its user's: it may have executed a program that is another's.
+/// What the process that has connected a carrier has under a number of its own (pidfd_getfd(2)). To be closed with
+/// [`close`]. Only while that process is still wholly its user's: it may have executed a program that is another's.
 ///
 /// # Errors
-/// `EBADF` for nothing; `ESRCH` for a process that has ended; `EACCES` for one that is not that user's any more; `EPERM` without the power
-/// to; `ENOPROTOOPT` before Linux 6.5.
+/// `EBADF` for nothing; `ESRCH` for a process that has ended; `EACCES` for one that is not that user's any more;
+/// `EPERM` without the power to; `ENOPROTOOPT` before Linux 6.5.
 pub fn taken_from(carrier: i32, number: u32) -> Result<i32, Errno> {
     const PIDFD_GETFD: libc::c_long = 438;
     let maker: libc::ucred = kernel::getsockopt(carrier, libc::SOL_SOCKET, libc::SO_PEERCRED)?;

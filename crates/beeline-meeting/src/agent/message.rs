@@ -1,8 +1,8 @@
 //! Messages with descriptors, between programs and the host's agent.
 //!
-//! Both ends take what comes as hostile: there is room for every descriptor that the kernel lets travel with one message,
-//! since it would drop, and thereby close, what finds none. Those that were not asked for are given to the caller's care
-//! like the others, since closing one may block for as long as its sender likes.
+//! Both ends take what comes as hostile: there is room for every descriptor that the kernel lets travel with one
+//! message, since it would drop, and thereby close, what finds none. Those that were not asked for are given to the
+//! caller's care like the others, since closing one may block for as long as its sender likes.
 
 use crate::control::{self, Control, RIGHTS_MAX, control_bytes};
 use crate::{Errno, kernel};
@@ -26,8 +26,8 @@ pub fn send(fd: i32, bytes: &[u8], descriptor: Option<i32>) -> Result<(), Errno>
     unsafe { kernel::sendmsg(fd, &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) }.map(|_| ())
 }
 
-/// As [`send`], and says that it is `client` who sends, where this process has power (`CAP_SYS_ADMIN`) over a pid namespace that has that process;
-/// else it is as without. Who is told of itself knows that power.
+/// As [`send`], and says that it is `client` who sends, where this process has power (`CAP_SYS_ADMIN`) over a pid
+/// namespace that has that process; else it is as without. Who is told of itself knows that power.
 ///
 /// # Errors
 /// Those of sendmsg(2).
@@ -138,7 +138,8 @@ mod tests {
         let came = receive(two.as_raw_fd(), &mut bytes, |_| panic!("there was none")).unwrap();
         assert_eq!((came.length, came.descriptor), (1, None));
         assert_eq!(receive(two.as_raw_fd(), &mut bytes, |_| ()).err(), Some(Errno(libc::EAGAIN)));
-        // On a socket that keeps messages apart one may have no bytes; its descriptor is somebody's to close all the same.
+        // On a socket that keeps messages apart one may have no bytes; its descriptor is somebody's to close all the
+        // same.
         let (packets, others) = socketpair();
         send(packets.as_raw_fd(), b"", Some(one.as_raw_fd())).unwrap();
         let mut left = Vec::new();

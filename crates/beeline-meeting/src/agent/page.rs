@@ -1,9 +1,9 @@
-//! The page on which the agent tells of itself and of offers: memory that the agent alone writes, and everybody reads. It says when the agent
-//! ran last, and on which places of a map listeners lie that a client is on its way to, so that a server does not ask about
-//! connections that have no offer.
+//! The page on which the agent tells of itself and of offers: memory that the agent alone writes, and everybody reads.
+//! It says when the agent ran last, and on which places of a map listeners lie that a client is on its way to, so that
+//! a server does not ask about connections that have no offer.
 //!
-//! It is a hint. Whoever could send a wrong one, root of the host or of a container that has put its own socket file where the agent's is to
-//! be, holds up its own readers, and nobody else. Its length cannot change.
+//! It is a hint. Whoever could send a wrong one, root of the host or of a container that has put its own socket file
+//! where the agent's is to be, holds up its own readers, and nobody else. Its length cannot change.
 
 use beeline_wire::agent::PLACES;
 use core::sync::atomic::{
@@ -92,8 +92,8 @@ impl Page {
         self.words.beat_ns.store(kernel::now_ns(), Release);
     }
 
-    /// This thread shows that the agent runs. When it ends, however it does, the kernel says so on the page, and nobody takes it for the
-    /// page of an agent that runs.
+    /// This thread shows that the agent runs. When it ends, however it does, the kernel says so on the page, and nobody
+    /// takes it for the page of an agent that runs.
     pub fn is_this_threads(&self) {
         host::mark_this_threads_end(&self.words.owner);
     }

@@ -1,8 +1,9 @@
-//! Descriptors that are ours for the length of a call: carriers, ends of lanes, the socket of a connection that is being made.
+//! Descriptors that are ours for the length of a call: carriers, ends of lanes, the socket of a connection that is
+//! being made.
 //!
-//! A `fork` by another thread copies them, and nobody in the child knows them: a connection would not end there while the
-//! child lives. So they have slots, which the child empties. Whoever comes back into such a call in a child, out of a signal
-//! handler that has forked, finds that it has them no more.
+//! A `fork` by another thread copies them, and nobody in the child knows them: a connection would not end there while
+//! the child lives. So they have slots, which the child empties. Whoever comes back into such a call in a child, out of
+//! a signal handler that has forked, finds that it has them no more.
 
 use core::sync::atomic::{
     AtomicI32,
@@ -26,7 +27,8 @@ pub struct Passing {
 }
 
 impl Passing {
-    /// Takes care of the descriptor that `make` makes; no fork comes in between. None if it makes none, or there is no slot.
+    /// Takes care of the descriptor that `make` makes; no fork comes in between. None if it makes none, or there is no
+    /// slot.
     pub fn make<E>(make: impl FnOnce() -> Result<i32, E>) -> Result<Option<Passing>, E> {
         let _changing = changing::changing();
         make().map(Self::of)

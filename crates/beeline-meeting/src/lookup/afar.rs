@@ -30,9 +30,9 @@ fn may_be_bridged(destination: SocketAddr) -> Result<(), Reason> {
     }
 }
 
-/// Whether a connection to a place on another host, or in another network namespace, is left to TCP because those before it were
-/// short-lived; the reason, after the way that the last of those took. To be asked once for each connection, of which it counts so
-/// many, and before anything else: such a connection shall cost nothing.
+/// Whether a connection to a place on another host, or in another network namespace, is left to TCP because those
+/// before it were short-lived; the reason, after the way that the last of those took. To be asked once for each
+/// connection, of which it counts so many, and before anything else: such a connection shall cost nothing.
 pub fn left_to_tcp(destination: SocketAddr) -> Option<Reason> {
     remembered(|entries| {
         asked_for(entries, destination)

@@ -7,7 +7,8 @@ use crate::brief::Life;
 use crate::kernel;
 use crate::paths::{Path, Paths, Port, Ticket};
 
-/// A connection begins. Which path it takes, with its ticket, which says nothing where the destination is not known yet.
+/// A connection begins. Which path it takes, with its ticket, which says nothing where the destination is not known
+/// yet.
 pub fn begin(destination: Endpoint, port: impl FnOnce() -> Port) -> Ticket {
     let destination = destination.address();
     if !destination.ip().is_loopback() {

@@ -1,17 +1,17 @@
 //! Listeners at whose door hellos are not taken.
 //!
-//! 1. A hello that nobody takes in time is a *finding*. Its server is late, or whoever accepts there knows nothing of doors;
-//!    which of both no single one tells. What was said before the last finding was made is none: what kept the server from
-//!    one of twenty hellos kept it from all.
-//! 2. With the second finding in a row, and none taken in between, the listener gets no hellos for as long as this one has
-//!    waited, and twice as long with each further one. So a pause is shorter than the time for which nobody has
+//! 1. A hello that nobody takes in time is a *finding*. Its server is late, or whoever accepts there knows nothing of
+//!    doors; which of both no single one tells. What was said before the last finding was made is none: what kept the
+//!    server from one of twenty hellos kept it from all.
+//! 2. With the second finding in a row, and none taken in between, the listener gets no hellos for as long as this one
+//!    has waited, and twice as long with each further one. So a pause is shorter than the time for which nobody has
 //!    taken anything: a server that is late for a second is left to TCP for less than another one, and one that takes
-//!    none is asked ever more seldom. A hello waits for [`WAIT_NS`], but for a millisecond only if its connection is closed
-//!    then, after which a busy server may well come.
+//!    none is asked ever more seldom. A hello waits for [`WAIT_NS`], but for a millisecond only if its connection is
+//!    closed then, after which a busy server may well come.
 //! 3. After a pause one hello is said, and those that come within [`PROBE_NS`] go by TCP, so that not all wait that are
 //!    ready at that moment.
-//! 4. One that is taken makes up for all. Who takes them after all takes them: a listener that was found late before is left
-//!    alone for [`PAUSE_NS_TAKER`] at most, any other for [`PAUSE_NS_MAX`].
+//! 4. One that is taken makes up for all. Who takes them after all takes them: a listener that was found late before is
+//!    left alone for [`PAUSE_NS_TAKER`] at most, any other for [`PAUSE_NS_MAX`].
 //! 5. All of this is about one listener. Another one at the same address begins anew, unless both are of a group.
 
 /// How long a hello waits (`offers` of beeline-sockets), and how long a listener gets none at first.

@@ -103,7 +103,8 @@ pub fn client_lane(cookie: u64) -> Result<Offer, Reason> {
     let fits = |lane: &PooledLane| lane.cookie.load(Relaxed) == cookie && has_memfd(lane) && released(lane);
     let used = {
         let _guard = LOCK.lock();
-        // One that stands is for those whom its anchor serves: with a seat maybe for the next connection, if not for this one.
+        // One that stands is for those whom its anchor serves: with a seat maybe for the next connection, if not for
+        // this one.
         let may_stay = |lane: &PooledLane| lane.has_seat() && CLIENT.count.load(Relaxed) < SEATED_MAX;
         CLIENT
             .take(|lane| lane.stands.anchor().is_none() && fits(lane))

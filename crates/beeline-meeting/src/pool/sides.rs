@@ -68,8 +68,8 @@ impl Side {
         unsafe { page.unmap() };
     }
 
-    /// No connection came to have the side, which this process made when it had forked `born` times: who was forked since then
-    /// has it, too.
+    /// No connection came to have the side, which this process made when it had forked `born` times: who was forked
+    /// since then has it, too.
     pub fn put_back(self, born: u32) {
         // No fork comes between the look and the list.
         let _changing = changing::changing();

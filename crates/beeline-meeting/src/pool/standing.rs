@@ -1,4 +1,5 @@
-//! Lanes whose ends are kept with them: an idle lane that *stands* has its anchor beside it, and both ends know whose it is.
+//! Lanes whose ends are kept with them: an idle lane that *stands* has its anchor beside it, and both ends know whose
+//! it is.
 
 use core::net::SocketAddr;
 use core::sync::atomic::{
@@ -180,8 +181,8 @@ pub fn any_idle() -> bool {
     !CLIENT.first.load(Acquire).is_null()
 }
 
-/// Gives up what was kept of a connection of this name whose port the program had bound: it binds it again, and is in nobody's way.
-/// Whether there was any.
+/// Gives up what was kept of a connection of this name whose port the program had bound: it binds it again, and is in
+/// nobody's way. Whether there was any.
 #[cold]
 pub(crate) fn give_up(name: &ConnName) -> bool {
     let mut any = false;

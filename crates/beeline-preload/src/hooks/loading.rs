@@ -6,12 +6,13 @@
 //! 2. dlsym(3) on a handle of libc gives libc's functions: so languages call C. It gives ours.
 //! 3. What was loaded may make rings of io_uring: its text is searched before the next connection is made.
 //!
-//! Both functions look at who called them, which decides where they search. So the stubs leave no frame: they ask what is to
-//! be done and jump there. Only a path names the same file whoever calls, so such a load can be made from here. Before a
-//! deep one of a mere name, lanes are left; a lane on which another thread sleeps at that moment stays.
+//! Both functions look at who called them, which decides where they search. So the stubs leave no frame: they ask what
+//! is to be done and jump there. Only a path names the same file whoever calls, so such a load can be made from here.
+//! Before a deep one of a mere name, lanes are left; a lane on which another thread sleeps at that moment stays.
 //!
-//! Out of reach are namespaces of their own (dlmopen(3)), dlvsym(3), libraries that are bound deeply as long as their constructors
-//! run or when they ask dlsym(3) for `RTLD_DEFAULT` or `RTLD_NEXT`, and who finds libc's functions without the dynamic linker.
+//! Out of reach are namespaces of their own (dlmopen(3)), dlvsym(3), libraries that are bound deeply as long as their
+//! constructors run or when they ask dlsym(3) for `RTLD_DEFAULT` or `RTLD_NEXT`, and who finds libc's functions without
+//! the dynamic linker.
 
 mod next;
 mod slots;

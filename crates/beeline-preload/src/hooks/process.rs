@@ -1,6 +1,7 @@
 //! Making and ending processes.
 //!
-//! `fork` is covered by its own handlers (pthread_atfork(3)), which are not told that it has failed. What starts another program is in [`super::exec`].
+//! `fork` is covered by its own handlers (pthread_atfork(3)), which are not told that it has failed. What starts
+//! another program is in [`super::exec`].
 
 use core::sync::atomic::AtomicPtr;
 

@@ -1,13 +1,13 @@
 //! Rings of io_uring(7), which drive sockets past libc.
 //!
-//! A ring reads and writes the anchor where the program means its connection, so a program whose ring gets to do with
-//! a descriptor of ours has no lanes from then on. liburing makes rings with system calls of its own, so its functions are
-//! hooked as libc's are; they return a negative error number and leave errno alone. A program that brings its own copy of
-//! liburing does not come here; `beeline_sockets::life` finds it by its text.
+//! A ring reads and writes the anchor where the program means its connection, so a program whose ring gets to do with a
+//! descriptor of ours has no lanes from then on. liburing makes rings with system calls of its own, so its functions
+//! are hooked as libc's are; they return a negative error number and leave errno alone. A program that brings its own
+//! copy of liburing does not come here; `beeline_sockets::life` finds it by its text.
 //!
-//! Most programs with rings mean files: databases. So a ring that liburing makes costs nothing yet. What is submitted to it
-//! comes through liburing as well, and is looked at first ([`entries`]). Rings that are made in another way, or that the
-//! kernel reads by itself, are not seen into: lanes are given up before they are made.
+//! Most programs with rings mean files: databases. So a ring that liburing makes costs nothing yet. What is submitted
+//! to it comes through liburing as well, and is looked at first ([`entries`]). Rings that are made in another way, or
+//! that the kernel reads by itself, are not seen into: lanes are given up before they are made.
 
 mod entries;
 
@@ -40,8 +40,8 @@ pub(super) fn may_be_made() -> bool {
     }
 }
 
-/// Whether what is waiting in a ring may be submitted. Lanes on which other threads sleep cannot be given up; then it is enough
-/// that nothing is about one of them.
+/// Whether what is waiting in a ring may be submitted. Lanes on which other threads sleep cannot be given up; then it
+/// is enough that nothing is about one of them.
 ///
 /// # Safety
 /// As for [`spares`].
@@ -59,9 +59,10 @@ unsafe fn may_be_registered(files: *const c_int, count: c_uint) -> bool {
     unsafe { are(files, count, is_theirs) || may_be_made() || are(files, count, is_no_lane) }
 }
 
-/// Whether a ring that is asked for by number is one of libuv's (src/unix/linux.c there), by sizes and flags that nobody else
-/// is known to ask for; libuv sets them on Linux 6.6 and later. Such a ring carries nothing but epoll_ctl(2), or works on
-/// files, and libuv makes the calls themselves where there are no rings. Seen with uvloop 0.23.
+/// Whether a ring that is asked for by number is one of libuv's (src/unix/linux.c there), by sizes and flags that
+/// nobody else is known to ask for; libuv sets them on Linux 6.6 and later. Such a ring carries nothing but
+/// epoll_ctl(2), or works on files, and libuv makes the calls themselves where there are no rings. Seen with uvloop
+/// 0.23.
 ///
 /// # Safety
 /// `parameters` must be a `struct io_uring_params`, unless it lies in the first page, which is never mapped.
@@ -125,8 +126,8 @@ macro_rules! rings {
             static REAL: Real = real_named!($name);
             static FOUND: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
             #[allow(unused_unsafe)]
-            // SAFETY: the program's arguments, as liburing itself would read them; libc's per-thread errno, which the dynamic
-            // linker and what libc does for us may change.
+            // SAFETY: the program's arguments, as liburing itself would read them; libc's per-thread errno, which the
+            // dynamic linker and what libc does for us may change.
             let (may_go_on, real) = unsafe {
                 let errno = libc::__errno_location();
                 let kept = *errno;

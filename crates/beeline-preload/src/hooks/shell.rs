@@ -1,11 +1,12 @@
 //! `system` and `popen`: libc starts the shell behind every hook, with the environment as the program sees it. That is
-//! without the library ([`beeline_sockets::life::environment`]), and to put the library there meanwhile would show it to
-//! other threads, for as long as the command runs. So both are done here, as libc does them, by way of `posix_spawn`.
+//! without the library ([`beeline_sockets::life::environment`]), and to put the library there meanwhile would show it
+//! to other threads, for as long as the command runs. So both are done here, as libc does them, by way of
+//! `posix_spawn`.
 //!
-//! 1. `system` (system(3p)): SIGINT and SIGQUIT are ignored while any thread is in it, SIGCHLD is blocked for the thread,
-//!    the command gets all three as they were. A thread that is cancelled in it kills the command.
-//! 2. `popen`: the stream is one of libc's own on a pipe. [`OPENED`] remembers which process belongs to it. Ends of earlier
-//!    pipes are closed in the command. `pclose`, and `fclose` as in libc, wait for the process.
+//! 1. `system` (system(3p)): SIGINT and SIGQUIT are ignored while any thread is in it, SIGCHLD is blocked for the
+//!    thread, the command gets all three as they were. A thread that is cancelled in it kills the command.
+//! 2. `popen`: the stream is one of libc's own on a pipe. [`OPENED`] remembers which process belongs to it. Ends of
+//!    earlier pipes are closed in the command. `pclose`, and `fclose` as in libc, wait for the process.
 //! 3. A stream for which there is no place in [`OPENED`] is made by libc, and its command runs without the library.
 
 use core::ffi::{CStr, c_void};

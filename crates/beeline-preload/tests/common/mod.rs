@@ -1,4 +1,5 @@
-//! What the tests of this crate share: the library, guests, and how a guest's cases run on the kernel and with the library.
+//! What the tests of this crate share: the library, guests, and how a guest's cases run on the kernel and with the
+//! library.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use std::collections::BTreeSet;
@@ -49,8 +50,9 @@ pub fn static_guest() -> PathBuf {
     compile("handover", "handover-static", &["-static"])
 }
 
-/// Libraries that a guest loads, by the variables that name them: one with a liburing of its own, one that needs the system's;
-/// one to be bound past others, at once or by and by; and the same with one that needs another with a `send` of its own.
+/// Libraries that a guest loads, by the variables that name them: one with a liburing of its own, one that needs the
+/// system's; one to be bound past others, at once or by and by; and the same with one that needs another with a `send`
+/// of its own.
 fn loaded() -> [(&'static str, PathBuf); 6] {
     const NOW: &[&str] = &["-Wl,-z,relro,-z,now"];
     const LAZY: &[&str] = &["-Wl,-z,lazy"];

@@ -1,6 +1,6 @@
-//! What a message to a sleeper costs in system calls, so that none creeps back in: one that tells it, one by which it sleeps, and
-//! one that takes out what told it. Counted by strace, which makes it a matter of chance who finds its message there and does not
-//! sleep. So what is held is what a sleep costs, not how many there are.
+//! What a message to a sleeper costs in system calls, so that none creeps back in: one that tells it, one by which it
+//! sleeps, and one that takes out what told it. Counted by strace, which makes it a matter of chance who finds its
+//! message there and does not sleep. So what is held is what a sleep costs, not how many there are.
 
 use std::collections::BTreeMap;
 
@@ -34,8 +34,8 @@ fn counts(summary: &Path) -> BTreeMap<String, u32> {
     text.lines().filter_map(row).collect()
 }
 
-/// Has both sides wait by `style`, and sleep by the system call `sleep`. Beside other work both may find that looking pays, for a
-/// while: what costs more each time is none of that.
+/// Has both sides wait by `style`, and sleep by the system call `sleep`. Beside other work both may find that looking
+/// pays, for a while: what costs more each time is none of that.
 fn a_sleep_costs_a_call_or_two(style: &str, sleep: &str) {
     const TRIES: usize = 3;
     let dear: Vec<String> = (0..TRIES).map_while(|_| costs(style, sleep).err()).collect();

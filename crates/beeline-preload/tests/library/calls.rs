@@ -1,7 +1,7 @@
-//! What a short connection costs in system calls, so that none creeps back in. Counted by strace, which makes waits and what
-//! they end with a matter of chance: these calls, and the program's own, are left out. Those by which the kernel's tables are
-//! asked now and then are counted apart: a client that is so slow asks who listens for each connection, and no more.
-//! Where the machine is busy some connections take the long way, so the one in the middle counts.
+//! What a short connection costs in system calls, so that none creeps back in. Counted by strace, which makes waits and
+//! what they end with a matter of chance: these calls, and the program's own, are left out. Those by which the kernel's
+//! tables are asked now and then are counted apart: a client that is so slow asks who listens for each connection, and
+//! no more. Where the machine is busy some connections take the long way, so the one in the middle counts.
 
 use super::*;
 
@@ -73,7 +73,8 @@ fn traced(trace: &Path, options: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// What client and server call for each connection. `extra` are more than those that count, for a beginning that takes another way.
+/// What client and server call for each connection. `extra` are more than those that count, for a beginning that takes
+/// another way.
 fn calls(style: &str, options: &str, (client, extra): (&str, usize), takes_one: fn(&str) -> bool) -> [Calls; 2] {
     let count = (CONNECTIONS + extra).to_string();
     let traces = ["client", "server"]
@@ -130,8 +131,8 @@ fn a_short_connection_over_an_end_that_stands_costs_so_many_calls() {
     }
 }
 
-/// To ask all queues each time costs a tenth of such a connection: at least one look in each, and two where the listener blocks. Now it
-/// is one for each five, or two, and some where a client comes late.
+/// To ask all queues each time costs a tenth of such a connection: at least one look in each, and two where the
+/// listener blocks. Now it is one for each five, or two, and some where a client comes late.
 #[test]
 fn a_client_over_tcp_costs_a_server_hardly_a_look_at_its_door() {
     for style in ["nonblocking", "blocking"] {

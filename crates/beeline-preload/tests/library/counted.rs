@@ -1,9 +1,10 @@
-//! What the statistics say: connections on TCP are counted once, with their reason, and nobody is counted as silent who spoke.
+//! What the statistics say: connections on TCP are counted once, with their reason, and nobody is counted as silent who
+//! spoke.
 
 use super::*;
 
-/// Runs a guest until it pauses; by then it has made so many connections on TCP as client and so many as server, with their
-/// reason on record.
+/// Runs a guest until it pauses; by then it has made so many connections on TCP as client and so many as server, with
+/// their reason on record.
 pub fn counts_each_connection_once(
     program: &Path,
     case: &str,
@@ -66,8 +67,9 @@ fn clients_who_come_while_a_door_opens_are_not_taken_for_silent() {
     assert_eq!(group.finish(LIMIT).expect("the guest ends"), Ending::Exit(0));
 }
 
-/// Short-lived connections to a server for which lanes are dear are compared with TCP, and left to it where that is faster;
-/// those after a pause are not. The client's connections over lanes, and those on TCP for that reason, after each of both.
+/// Short-lived connections to a server for which lanes are dear are compared with TCP, and left to it where that is
+/// faster; those after a pause are not. The client's connections over lanes, and those on TCP for that reason, after
+/// each of both.
 fn short_lived(how: &[&str], options: &str) -> [(u64, u64); 2] {
     use beeline_stats::{Counter, Reason, Role};
     let mut command = Command::new(guest("brief"));

@@ -1,5 +1,5 @@
-//! What a proxy does: of its waits every second ends with news of a kernel descriptor, and half of those for lanes are long. News that
-//! came soon is no reason to spin there. Told by counts, however busy the machine is.
+//! What a proxy does: of its waits every second ends with news of a kernel descriptor, and half of those for lanes are
+//! long. News that came soon is no reason to spin there. Told by counts, however busy the machine is.
 
 use beeline_stats::Counter;
 

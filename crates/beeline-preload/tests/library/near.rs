@@ -1,4 +1,5 @@
-//! Nobody spins for a peer that needs the CPU on which the spin would go on. Told by counts, however busy the machine is.
+//! Nobody spins for a peer that needs the CPU on which the spin would go on. Told by counts, however busy the machine
+//! is.
 
 use super::*;
 

@@ -1,6 +1,8 @@
-//! Programs that make some of their system calls themselves: they end as on the kernel, and their connections are counted.
+//! Programs that make some of their system calls themselves: they end as on the kernel, and their connections are
+//! counted.
 //!
-//! Without the search for such calls those that accept, poll, read, write or duplicate hang, or their clients are reset.
+//! Without the search for such calls those that accept, poll, read, write or duplicate hang, or their clients are
+//! reset.
 
 use beeline_stats::Reason;
 

@@ -4,7 +4,8 @@ use super::near::figures;
 use super::*;
 use beeline_stats::Counter;
 
-/// What a client has made of connections to such a crowd, over ends that stand, and late over TCP. The same was run over TCP.
+/// What a client has made of connections to such a crowd, over ends that stand, and late over TCP. The same was run
+/// over TCP.
 fn connections(how: &str) -> [u64; 3] {
     let mut over_tcp = Group::start(Command::new(guest("seats")).arg(how).stdin(Stdio::piped()).stdout(Stdio::null()))
         .expect("the guest starts");
@@ -17,8 +18,8 @@ fn connections(how: &str) -> [u64; 3] {
     [made, again, late]
 }
 
-/// Whether the counts of such a run are as `expected`, of `made`, `again` and `late`; or those of the next two, as some are not where a machine is so busy
-/// that who is awake does not run for 80 ms.
+/// Whether the counts of such a run are as `expected`, of `made`, `again` and `late`; or those of the next two, as some
+/// are not where a machine is so busy that who is awake does not run for 80 ms.
 fn are_mostly(how: &str, expected: impl Fn(u64, u64, u64) -> bool) -> bool {
     let run = || {
         let [made, again, late] = connections(how);

@@ -1,5 +1,6 @@
-//! What rules, `beeline set` and `SO_BUSY_POLL` change: told by the reasons and counters of a guest that does one thing at a
-//! time. A wait that polls looks at the kernel many times, which the counter of sleeps counts; one that sleeps does so once.
+//! What rules, `beeline set` and `SO_BUSY_POLL` change: told by the reasons and counters of a guest that does one thing
+//! at a time. A wait that polls looks at the kernel many times, which the counter of sleeps counts; one that sleeps
+//! does so once.
 
 use std::fs::{File, OpenOptions};
 use std::io::Lines;
@@ -119,7 +120,8 @@ fn a_rule_keeps_connections_on_tcp() {
     assert_eq!((guest.lanes(), guest.disabled(Role::Client), guest.disabled(Role::Server)), (1, 0, 0));
     guest.make("connect 127.0.0.2");
     assert_eq!((guest.lanes(), guest.disabled(Role::Client), guest.disabled(Role::Server)), (1, 1, 0));
-    // The listener, on all addresses, has a door; whoever comes through it to this one is sent away, and goes on over TCP.
+    // The listener, on all addresses, has a door; whoever comes through it to this one is sent away, and goes on over
+    // TCP.
     guest.make("connect 127.0.0.3");
     assert_eq!((guest.lanes(), guest.disabled(Role::Client), guest.disabled(Role::Server)), (1, 1, 1));
     guest.make("server waits");
@@ -174,7 +176,8 @@ fn what_is_set_while_a_program_runs_holds_from_the_next_wait_on() {
     guest.set(option::spin_ns_max.index(), option::spin_ns_max.word(10_000_000));
     let spins = |guest: &Guest| guest.counted(Counter::SpinsFailed) + guest.counted(Counter::SpinsPaid);
     let before = spins(&guest);
-    // A peer on the same CPU is not spun for: some of them meet on two, unless another test has one of these for itself just now.
+    // A peer on the same CPU is not spun for: some of them meet on two, unless another test has one of these for itself
+    // just now.
     let until = Instant::now() + LIMIT;
     while spins(&guest) == before && Instant::now() < until {
         guest.make("server waits");

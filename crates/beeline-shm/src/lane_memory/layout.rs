@@ -3,7 +3,8 @@
 //! ```text
 //! 0x0000  head line of end 0 (client): head u32, -, stamp u64
 //! 0x0080  head line of end 1 (server): the same
-//! 0x0100  wake line of end 0: read_wake u32, write_wake u32, cpu u32, offer u32, urgent u64, passed u64, turn u32, -, sleep u64
+//! 0x0100  wake line of end 0: read_wake u32, write_wake u32, cpu u32, offer u32, urgent u64, passed u64, turn u32, -,
+//!         sleep u64
 //! 0x0180  wake line of end 1: the same, with a seat in the offer's place
 //! 0x0200  front of end 0: cursor u64, status u64, then ring 0 (client to server)
 //!   +16   ring 0, ring_bytes long; its first 48 bytes share the front's cache line
@@ -11,8 +12,9 @@
 //! 2R+8192 end
 //! ```
 //!
-//! Fronts and head lines are written by their own end alone; of a wake line, the first two words and the turn are set by its
-//! own end and cleared by the peer, offer and seat are decided by whichever end comes first, the rest is written by its own end.
+//! Fronts and head lines are written by their own end alone; of a wake line, the first two words and the turn are set
+//! by its own end and cleared by the peer, offer and seat are decided by whichever end comes first, the rest is written
+//! by its own end.
 //!
 //! A *front* is what an end says while it sends: how far it has written, its flags, an *echo* of how far it had
 //! read by then, and the first bytes of a small message, all in one cache line. So a small message costs one line

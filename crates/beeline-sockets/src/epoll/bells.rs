@@ -6,8 +6,9 @@
 //! | a wait that sleeps alone arms ([`super::company::arms_alone`]) | the member, if its ring has been read: there is no bell to count then |
 //! | a member is told its one shot (`EPOLLONESHOT`) | that one: who asks for the next shot arms it |
 //!
-//! The bell of bytes that are unread stays where others may see the set: nothing else tells of them there. A program that this one
-//! becomes, with the set and the connection, is not thought of: it is not told by the set of what was told and not read before.
+//! The bell of bytes that are unread stays where others may see the set: nothing else tells of them there. A program
+//! that this one becomes, with the set and the connection, is not thought of: it is not told by the set of what was
+//! told and not read before.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -25,8 +26,8 @@ pub(super) fn drain_bells(set: &Set, fd: i32, desc: &'static Desc) {
     let number = open_fd(fd, desc);
     let Some(_pin) = guards::pin(number, desc) else { return };
     let hushed = {
-        // As long as the lane is hot whoever is about to sleep on the set has yet to arm it, under this lock. If another
-        // thread has made it cold meanwhile, a bell may be all that tells of it.
+        // As long as the lane is hot whoever is about to sleep on the set has yet to arm it, under this lock. If
+        // another thread has made it cold meanwhile, a bell may be all that tells of it.
         let _set = set.lock.lock();
         let is_it = |entry: &&Entry| entry.desc().is_some_and(|found| core::ptr::eq(found, desc));
         let hot = set.find(fd).filter(is_it).is_some_and(|entry| entry.heat.is_hot());
@@ -40,8 +41,8 @@ pub(super) fn drain_bells(set: &Set, fd: i32, desc: &'static Desc) {
     }
 }
 
-/// Of a member that has been told its one shot: takes out the bell that told of it, as nobody sleeps for it until the next shot is
-/// asked for, which arms it. The set is locked.
+/// Of a member that has been told its one shot: takes out the bell that told of it, as nobody sleeps for it until the
+/// next shot is asked for, which arms it. The set is locked.
 #[cold]
 #[inline(never)]
 pub(super) fn hush_fired(set: &Set, fd: i32, entry: &Entry) {
@@ -55,8 +56,8 @@ pub(super) fn hush_fired(set: &Set, fd: i32, entry: &Entry) {
     });
 }
 
-/// Runs `take` for a member that is a lane and may have bells, with its open number, and notes the fault that is found. Where
-/// others are known to use it, its lock, which they may hold, is not waited for.
+/// Runs `take` for a member that is a lane and may have bells, with its open number, and notes the fault that is found.
+/// Where others are known to use it, its lock, which they may hold, is not waited for.
 fn for_lane(set: &Set, fd: i32, entry: &Entry, take: impl FnOnce(i32, &'static Desc) -> Result<(), Fault>) {
     let may = |desc: &&Desc| !entry.dead.load(Relaxed) && may_have_bells(desc) && is_alone(desc, &Own::MEMBER);
     if let Some(desc) = entry.desc().filter(|desc| desc.is_lane()).filter(may)

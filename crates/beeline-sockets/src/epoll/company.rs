@@ -1,16 +1,18 @@
-//! Members that are named the same sleep (rule 8 of waking a reader, [`beeline_lane`]): a peer that sends on many connections while the set
-//! sleeps rings once, and takes the others' bells for granted. Where both ends share a CPU, and on a busy machine, most bells are of that kind.
+//! Members that are named the same sleep (rule 8 of waking a reader, [`beeline_lane`]): a peer that sends on many
+//! connections while the set sleeps rings once, and takes the others' bells for granted. Where both ends share a CPU,
+//! and on a busy machine, most bells are of that kind.
 //!
-//! 1. A thread that sleeps on a set alone ([`Set::sleep_only`]) gives its sleep a number and names it in the members that it arms, and in those
-//!    that it has armed for an earlier sleep and that have had no news since: the *company*. Who is not alone on its lane, or has had
-//!    no news for [`SLEEPS_MAX`] sleeps, leaves and is armed by itself.
-//! 2. Whichever bell ends the sleep, the thread looks at the company, and so does each look at the kernel: news make hot, as a bell does. Ends
-//!    and closes are told by the kernel, or by bells of their own.
-//! 3. Another thread that waits on the set meanwhile may take the one bell. It disbands the company before it sleeps, and before it leaves while
-//!    the other one sleeps; those that have news are hot then.
-//! 4. Who else may take bells out, or the kernel's registration, wakes the sleeper ([`disturb`], [`disturb_over`]): changes of the set,
-//!    closes, a fork, a call that sleeps on a member by itself. It says first that it is there, and looks behind the member's lock whether it
-//!    is named in a sleep. The sleeper finds it there, or has been found. What wakes the sleeper is in the set before the first sleep is named.
+//! 1. A thread that sleeps on a set alone ([`Set::sleep_only`]) gives its sleep a number and names it in the members
+//!    that it arms, and in those that it has armed for an earlier sleep and that have had no news since: the *company*.
+//!    Who is not alone on its lane, or has had no news for [`SLEEPS_MAX`] sleeps, leaves and is armed by itself.
+//! 2. Whichever bell ends the sleep, the thread looks at the company, and so does each look at the kernel: news make
+//!    hot, as a bell does. Ends and closes are told by the kernel, or by bells of their own.
+//! 3. Another thread that waits on the set meanwhile may take the one bell. It disbands the company before it sleeps,
+//!    and before it leaves while the other one sleeps; those that have news are hot then.
+//! 4. Who else may take bells out, or the kernel's registration, wakes the sleeper ([`disturb`], [`disturb_over`]):
+//!    changes of the set, closes, a fork, a call that sleeps on a member by itself. It says first that it is there, and
+//!    looks behind the member's lock whether it is named in a sleep. The sleeper finds it there, or has been found.
+//!    What wakes the sleeper is in the set before the first sleep is named.
 //! 5. No member is armed twice for one sleep: the second arming would take out the bell of that sleep.
 //! 6. A set that others may watch has no company.
 
@@ -29,8 +31,8 @@ use crate::io::{self, Own, is_alone};
 /// Sleeps without news after which a member is armed by itself: it would be looked at before each further one.
 const SLEEPS_MAX: u32 = 16;
 
-/// A sleep begins: names it in the company, and has those that are armed from now on, until [`end_arming`], be armed for it. Those that have
-/// news are hot. The set is locked.
+/// A sleep begins: names it in the company, and has those that are armed from now on, until [`end_arming`], be armed
+/// for it. Those that have news are hot. The set is locked.
 pub(super) fn begin_arming(epfd: i32, set: &Set) {
     let (company, hot) = (set.company.count(), set.hot_lanes.load(Relaxed) as usize);
     let alone = set.sleep_only(1);
@@ -42,7 +44,8 @@ pub(super) fn begin_arming(epfd: i32, set: &Set) {
     set.company.in_force.store(number, Relaxed);
 }
 
-/// As what a member may be alone on its lane that is armed just now: if the thread for which it is armed sleeps on the set alone. The set is locked.
+/// As what a member may be alone on its lane that is armed just now: if the thread for which it is armed sleeps on the
+/// set alone. The set is locked.
 pub(super) fn arms_alone(set: &Set) -> Option<&'static Own> {
     set.company.alone.load(Relaxed).then_some(&Own::MEMBER)
 }
@@ -77,7 +80,8 @@ fn name_in_all(set: &Set, number: u64) {
     });
 }
 
-/// Names a sleep in a member, or none if that is to be armed by itself. One that somebody has armed by itself meanwhile stays so.
+/// Names a sleep in a member, or none if that is to be armed by itself. One that somebody has armed by itself meanwhile
+/// stays so.
 fn name_in(fd: i32, entry: &Entry, number: u64) {
     // One that other processes share may be locked by one of them that is stopped.
     let Some(desc) = entry.desc().filter(|desc| !desc.shared.load(Relaxed)) else { return };
@@ -91,8 +95,8 @@ fn name_in(fd: i32, entry: &Entry, number: u64) {
     guard.reader().name_sleep(if stays { number } else { 0 });
 }
 
-/// A member has been armed and is cold: it is in the company if it was named in the sleep. `since` is the tail from which on it was armed, where
-/// edges count. The set is locked.
+/// A member has been armed and is cold: it is in the company if it was named in the sleep. `since` is the tail from
+/// which on it was armed, where edges count. The set is locked.
 pub(super) fn armed(set: &Set, fd: i32, entry: &Entry, desc: &Desc, since: Option<u32>) {
     let number = set.company.number.load(Relaxed);
     if number == 0 || desc.side().rx.sleep() != number {
@@ -134,7 +138,8 @@ fn heat_if_news(set: &Set, fd: i32, entry: &Entry) -> bool {
     news
 }
 
-/// The bells of a member, or its registration, may go: who sleeps on the set by them looks at all of the company. The set is locked.
+/// The bells of a member, or its registration, may go: who sleeps on the set by them looks at all of the company. The
+/// set is locked.
 pub(super) fn disturb(epfd: i32, set: &Set, entry: &Entry) {
     let in_force = set.company.in_force.load(Relaxed);
     let is_named = |desc: &Desc| desc.is_lane() && desc.side().rx.sleep() == in_force;
@@ -151,14 +156,15 @@ pub(super) fn disturb_all(epfd: i32, set: &Set) {
     }
 }
 
-/// Others may see the set from now on: nobody is named a sleep any more, and who sleeps by one looks at all. The set is locked.
+/// Others may see the set from now on: nobody is named a sleep any more, and who sleeps by one looks at all. The set is
+/// locked.
 pub(super) fn disband_and_wake(epfd: i32, set: &Set) {
     disturb_all(epfd, set);
     disband(set);
 }
 
-/// A call sleeps on a lane by itself from now on, or another process may: who sleeps on a set, or in poll(2), and names it in its sleep looks at
-/// all its lanes. The caller has said that it is there.
+/// A call sleeps on a lane by itself from now on, or another process may: who sleeps on a set, or in poll(2), and names
+/// it in its sleep looks at all its lanes. The caller has said that it is there.
 pub(crate) fn disturb_over(fd: i32, desc: &'static Desc) {
     let poller_sleeps = io::poller_sleeps();
     if (desc.entries.load(Relaxed) != 0 || poller_sleeps) && may_be_named(desc) {
@@ -176,7 +182,8 @@ pub(crate) fn disturb_sets_over(fd: i32, desc: &'static Desc) {
     }
 }
 
-/// Who named a sleep before is seen behind the lock, and who comes later sees the caller. A lock that another process has is not waited for.
+/// Who named a sleep before is seen behind the lock, and who comes later sees the caller. A lock that another process
+/// has is not waited for.
 fn may_be_named(desc: &'static Desc) -> bool {
     match desc.try_rx() {
         Ok(guard) => guard.side.rx.sleep() != 0,

@@ -92,8 +92,8 @@ pub(crate) unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::e
     let unlocked = event.filter(|_| operation == libc::EPOLL_CTL_MOD && desc.is_none());
     let outcome = unlocked.and_then(|event| modify_unlocked(epfd, set, fd, event)).unwrap_or_else(|| {
         let _guard = set.lock.lock();
-        // What another thread has closed meanwhile is not to come into a table that outlives it, and what has come under the number
-        // meanwhile is to, but for what is made ready above.
+        // What another thread has closed meanwhile is not to come into a table that outlives it, and what has come
+        // under the number meanwhile is to, but for what is made ready above.
         let is_plain = |now: &Desc| !matches!(now.kind(), Kind::Listener | Kind::Epoll);
         let desc = table::get(fd).filter(|now| desc.map_or(is_plain(now), |desc| core::ptr::eq(*now, desc)));
         change(epfd, set, operation, fd, event, desc)
@@ -111,12 +111,14 @@ pub(crate) unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::e
     }
 }
 
-/// `EPOLL_CTL_MOD` of a file that is not ours, for an edge, that leaves our table as it is: so a program wakes a thread that waits, by asking for the edge of a
-/// pipe or an eventfd anew (Boost.Asio does). That thread takes the set's lock first, perhaps on the waker's own CPU, so the kernel is asked
-/// without it. `None` if the change is to be made with it.
+/// `EPOLL_CTL_MOD` of a file that is not ours, for an edge, that leaves our table as it is: so a program wakes a thread
+/// that waits, by asking for the edge of a pipe or an eventfd anew (Boost.Asio does). That thread takes the set's lock
+/// first, perhaps on the waker's own CPU, so the kernel is asked without it. `None` if the change is to be made with
+/// it.
 ///
-/// Another change may have come between. Then the kernel is told what the table says now, as if this one had come before that; an edge may be told twice.
-/// What this call has caused may have happened by then, so it is never made again.
+/// Another change may have come between. Then the kernel is told what the table says now, as if this one had come
+/// before that; an edge may be told twice. What this call has caused may have happened by then, so it is never made
+/// again.
 fn modify_unlocked(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event) -> Option<Result<bool, Errno>> {
     let is_edge = event.events & (EPOLLET | EPOLLONESHOT) == EPOLLET;
     if !is_edge || !changes_nothing(set, fd, event) {
@@ -217,7 +219,8 @@ fn delete(epfd: i32, set: &Set, fd: i32, old: Option<&Entry>) -> Result<bool, Er
     if absent { Ok(false) } else { result.map(|_| false) }
 }
 
-/// Whether a member fired its one shot as a lane, and is none any more: the kernel has had nothing to watch since ([`put_back`]).
+/// Whether a member fired its one shot as a lane, and is none any more: the kernel has had nothing to watch since
+/// ([`put_back`]).
 fn is_fired_over_tcp(entry: &Entry) -> bool {
     entry.fired.load(Relaxed) && entry.desc().is_some_and(|desc| desc.kind() == Kind::Tcp)
 }
@@ -279,8 +282,8 @@ fn modify(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event, entry: &Entry
     if entry.desc().is_some_and(Desc::is_lane) {
         set.modify(fd, entry, event.events, event.u64);
         entry.kernel_out.store(false, Relaxed);
-        // For somebody who sleeps it is armed first, which takes out the bells of what was told before: the kernel would tell of
-        // them again.
+        // For somebody who sleeps it is armed first, which takes out the bells of what was told before: the kernel
+        // would tell of them again.
         let ready = settle(epfd, set, fd, entry);
         return if watch(epfd, set, fd, entry) { Ok(ready) } else { Err(Errno(libc::ENOENT)) };
     } else {
@@ -313,8 +316,8 @@ fn settle(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
     ready || awaited && cool_entry(epfd, set, fd, entry, 0) == Armed::Ready
 }
 
-/// A member has something to report: who sleeps on the set hears of it, and so does who watches it from outside, by the kernel alone,
-/// which knows of no bytes that came before the member did.
+/// A member has something to report: who sleeps on the set hears of it, and so does who watches it from outside, by the
+/// kernel alone, which knows of no bytes that came before the member did.
 fn tell(epfd: i32, set: &Set) {
     let is_silent = || kernel::poll_now(epfd, libc::POLLIN) == 0;
     if set.sleepers.load(Relaxed) != 0 || set.exposed.load(Relaxed) && is_silent() {

@@ -23,7 +23,8 @@ pub(crate) fn cool(desc: &Desc) -> Armed {
     unless_answering(set, || cool_set(epfd, set, 0))
 }
 
-/// As [`cool_set`], for a sleep on the set itself, which is named in its members if nobody else sleeps there. No lock may be held.
+/// As [`cool_set`], for a sleep on the set itself, which is named in its members if nobody else sleeps there. No lock
+/// may be held.
 pub(super) fn cool_for_sleep(epfd: i32, set: &Set) -> Armed {
     unless_answering(set, || {
         let _guard = set.lock.lock();
@@ -169,7 +170,8 @@ pub(super) fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u3
     desc.show_cpu();
     for _ in 0..ARMINGS {
         if arm_entry(epfd, set, fd, entry, desc, interest, since) == Armed::Sleep {
-            // Another thread may have taken note of the end since this entry was judged, and the kernel may not tell of it.
+            // Another thread may have taken note of the end since this entry was judged, and the kernel may not tell of
+            // it.
             if desc.lane().flags(desc.end().peer()) & flags::CLOSED != 0 && readiness(set, entry, depth) != 0 {
                 return Armed::Ready;
             }
@@ -178,8 +180,8 @@ pub(super) fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u3
             return Armed::Sleep;
         }
         // What arrived since the last report may be nothing to tell: it was read already, is too little, or is not what
-        // is asked for. Then it is no edge any more, and the arming is to be repeated from here on. What comes during the
-        // judgement is found by that.
+        // is asked for. Then it is no edge any more, and the arming is to be repeated from here on. What comes during
+        // the judgement is found by that.
         let now = tail(desc);
         if readiness(set, entry, depth) != 0 || now == since {
             return Armed::Ready;
@@ -229,8 +231,9 @@ pub(super) fn arm_entry(
     })
 }
 
-/// Whether an entry that asks for room, and had none to report when it was judged, is to be told of it. There may be some
-/// by now, which only arming finds: so the present room decides for edges alone, and for those only if none is due.
+/// Whether an entry that asks for room, and had none to report when it was judged, is to be told of it. There may be
+/// some by now, which only arming finds: so the present room decides for edges alone, and for those only if none is
+/// due.
 pub(super) fn awaits_room(entry: &Entry, desc: &Desc, interest: u32) -> bool {
     interest & EPOLLET == 0
         || entry.seen.is_fresh()

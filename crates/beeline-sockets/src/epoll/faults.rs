@@ -23,8 +23,8 @@ pub(super) static ANSWERS_BEGUN: AtomicU32 = AtomicU32::new(0);
 
 pub(super) static ANSWERS_OPEN: AtomicU32 = AtomicU32::new(0);
 
-/// Notes a fault of an entry's peer, to be dealt with by [`answer_faults`]. The entry is hot from now on, so that no wait sleeps
-/// before. The set is locked.
+/// Notes a fault of an entry's peer, to be dealt with by [`answer_faults`]. The entry is hot from now on, so that no
+/// wait sleeps before. The set is locked.
 pub(super) fn note_fault(set: &Set, fd: i32, entry: &Entry, fault: Fault) {
     entry.fault.store(number_of(fault), Relaxed);
     if !entry.fired.load(Relaxed) {
@@ -44,17 +44,17 @@ pub(super) fn is_troubled(set: &Set) -> bool {
     set.troubled.load(Relaxed) || TROUBLED.load(Relaxed)
 }
 
-/// Notes what the kernel says of a lane's anchor, and leaves a fault to [`answer_faults`]. The set is locked, and the locks of
-/// sets around it may be held.
+/// Notes what the kernel says of a lane's anchor, and leaves a fault to [`answer_faults`]. The set is locked, and the
+/// locks of sets around it may be held.
 pub(super) fn hear(set: &Set, fd: i32, entry: &Entry, desc: &'static Desc, revents: i16) {
     if let Err(fault) = io::hear(desc, revents) {
         note_fault(set, fd, entry, fault);
     }
 }
 
-/// Deals with the faults of peers that were noted while sets were locked: of `own`, and of those that others watch, be it
-/// from within another set. No lock may be held: a fault may start the connection over on TCP, which takes it out of its
-/// sets. Whether there were any.
+/// Deals with the faults of peers that were noted while sets were locked: of `own`, and of those that others watch, be
+/// it from within another set. No lock may be held: a fault may start the connection over on TCP, which takes it out of
+/// its sets. Whether there were any.
 #[inline]
 pub(super) fn answer_faults(own: &Set) -> bool {
     is_troubled(own) && answer_all(own)

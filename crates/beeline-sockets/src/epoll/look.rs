@@ -23,8 +23,9 @@ impl Call {
         Ok(!self.owes_look)
     }
 
-    /// Whether this wait is most likely to sleep: the kernel has had nothing of its own to tell for a while, the set does not
-    /// spin, or only for a peer that is near, and no hot member has anything to report, as far as a few looks tell.
+    /// Whether this wait is most likely to sleep: the kernel has had nothing of its own to tell for a while, the set
+    /// does not spin, or only for a peer that is near, and no hot member has anything to report, as far as a few looks
+    /// tell.
     fn will_sleep(&mut self) -> bool {
         let set = self.set;
         if set.busy_waits.load(Relaxed) < FEW_WAITS {

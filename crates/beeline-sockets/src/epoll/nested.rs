@@ -81,8 +81,8 @@ pub(super) fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
     ready || kernel_calls_it_ready()
 }
 
-/// A member has gone. Who watches the set from outside, by the kernel alone, is not to hear of it any more. While others are hot, or
-/// somebody sleeps on the set itself, it is left to them. The set is locked.
+/// A member has gone. Who watches the set from outside, by the kernel alone, is not to hear of it any more. While
+/// others are hot, or somebody sleeps on the set itself, it is left to them. The set is locked.
 pub(super) fn call_off(epfd: i32, set: &Set) {
     let is_awaited = set.sleepers.load(Relaxed) != 0 || set.find(set.hot_first.load(Relaxed)).is_some();
     if set.has_waker.load(Relaxed) && set.exposed.load(Relaxed) && !is_awaited {
@@ -90,8 +90,8 @@ pub(super) fn call_off(epfd: i32, set: &Set) {
     }
 }
 
-/// Asks the kernel which lanes of a set have a dead anchor: what it has to say of a set with members of its own cannot be
-/// taken without what it says about those. Whether one of them has something to report now. The set is locked.
+/// Asks the kernel which lanes of a set have a dead anchor: what it has to say of a set with members of its own cannot
+/// be taken without what it says about those. Whether one of them has something to report now. The set is locked.
 pub(super) fn hear_of_ends(epfd: i32, set: &Set, depth: u32) -> bool {
     let ended = crate::side::state::PEER_CLOSED | crate::side::state::RESET;
     let shared = is_shared(set);

@@ -2,17 +2,17 @@
 //!
 //! As the kernel's ready list has it (fs/eventpoll.c, `ep_send_events`):
 //!
-//! 1. Members that were ready when they were looked at last, and are watched by level, come first, in the order in which
-//!    they were told; before them those for which there was no room ([`Entry::place`]). A member that is found not to be
-//!    ready loses its place.
-//!    A member that is ready when it is added or changed has its place from then on.
-//! 2. Behind them come the others, in the order in which they became ready. A peer says when its empty ring got something
-//!    to read, or its end came ([`beeline_lane::LaneMemory::stamp`]), if there is another lane in the set; whoever rings
-//!    a bell says so always. All stamps are of the host's one clock. A peer that lies harms the order alone, and only
-//!    within one wait: by rule 1 nobody comes first twice while others are ready.
-//! 3. The kernel's own events stay in the order in which the kernel told them, behind the lanes that it told before them,
-//!    and before those that it told after them. Lanes that it did not tell of, as they are hot, are before its own events
-//!    where neither says which came first. An event that was told by level in the wait before keeps its place (rule 1).
+//! 1. Members that were ready when they were looked at last, and are watched by level, come first, in the order in
+//!    which they were told; before them those for which there was no room ([`Entry::place`]). A member that is found
+//!    not to be ready loses its place. A member that is ready when it is added or changed has its place from then on.
+//! 2. Behind them come the others, in the order in which they became ready. A peer says when its empty ring got
+//!    something to read, or its end came ([`beeline_lane::LaneMemory::stamp`]), if there is another lane in the set;
+//!    whoever rings a bell says so always. All stamps are of the host's one clock. A peer that lies harms the order
+//!    alone, and only within one wait: by rule 1 nobody comes first twice while others are ready.
+//! 3. The kernel's own events stay in the order in which the kernel told them, behind the lanes that it told before
+//!    them, and before those that it told after them. Lanes that it did not tell of, as they are hot, are before its
+//!    own events where neither says which came first. An event that was told by level in the wait before keeps its
+//!    place (rule 1).
 //! 4. Where an array becomes full, lanes and the kernel's own events begin by turns; so neither starves the other.
 //!
 //! What another process has not told yet cannot be put in order: a busy set asks the kernel now and then (rule 7 of
@@ -177,7 +177,8 @@ impl Call {
         count
     }
 
-    /// Tells of `found`, which is in order, as far as there is room; the kernel's own, which it will not tell again, all.
+    /// Tells of `found`, which is in order, as far as there is room; the kernel's own, which it will not tell again,
+    /// all.
     fn tell(&mut self, found: &[Found], own: &[epoll_event]) {
         let set = self.set;
         let mut room = (self.max - self.filled).saturating_sub(own.len());

@@ -88,11 +88,11 @@ pub(super) fn reported(entry: &Entry, desc: &Desc, marks: Option<&Marks>, report
     }
 }
 
-/// What there is to count of all lanes of a set, added up: changes with each arrival, each change of state, and with room
-/// that comes after a send has found none.
+/// What there is to count of all lanes of a set, added up: changes with each arrival, each change of state, and with
+/// room that comes after a send has found none.
 ///
-/// Sets around it may be locked, as in `ready`; it is not. A sum of what could be had without its lock would be no mark:
-/// compared with one it makes an edge of nothing, stored as one it hides the next.
+/// Sets around it may be locked, as in `ready`; it is not. A sum of what could be had without its lock would be no
+/// mark: compared with one it makes an edge of nothing, stored as one it hides the next.
 pub(super) fn arrivals(set: &Set) -> u32 {
     let mut sum = 0u32;
     let _guard = set.lock.lock();

@@ -1,28 +1,29 @@
 //! What the kernel is told of a set's members, and what it is spared.
 //!
-//! Some apps wait for room before each request and for data after it, and change their sets several times for that: each
-//! change is a system call. Of lanes the kernel is told only to have it report bells and ends, which most of these
-//! changes do not touch. So what the kernel was told of a lane ([`Entry::registered`]) may differ from what the app asks for:
+//! Some apps wait for room before each request and for data after it, and change their sets several times for that:
+//! each change is a system call. Of lanes the kernel is told only to have it report bells and ends, which most of these
+//! changes do not touch. So what the kernel was told of a lane ([`Entry::registered`]) may differ from what the app
+//! asks for:
 //!
 //! 1. The kernel is never told less than is asked. A change that asks for more goes to the kernel at once, and so does
 //!    one of the app's data, by which the kernel's events are known.
-//! 2. The kernel may be told more: a change that asks for nothing more is kept from it. Of edges, one shot and exclusive
-//!    members it is told exactly what is asked; only a change that changes nothing is kept from it.
-//! 3. `EPOLL_CTL_DEL` may leave the kernel's registration behind. The member is *parked*: to the app it is not there, and
-//!    `EPOLL_CTL_ADD` goes on with what the kernel knows. Only what is watched by level is parked.
-//! 4. The first event of a parked member takes it out of the kernel's set, and the first event beyond what is asked of a
-//!    member makes the kernel's registration exact. So neither ends a second sleep, and none reaches the app.
+//! 2. The kernel may be told more: a change that asks for nothing more is kept from it. Of edges, one shot and
+//!    exclusive members it is told exactly what is asked; only a change that changes nothing is kept from it.
+//! 3. `EPOLL_CTL_DEL` may leave the kernel's registration behind. The member is *parked*: to the app it is not there,
+//!    and `EPOLL_CTL_ADD` goes on with what the kernel knows. Only what is watched by level is parked.
+//! 4. The first event of a parked member takes it out of the kernel's set, and the first event beyond what is asked of
+//!    a member makes the kernel's registration exact. So neither ends a second sleep, and none reaches the app.
 //! 5. All this holds for a set whose kernel side nobody else can see ([`Set::is_private`]): made since the last `fork`,
 //!    closed on `exec`, never duplicated, sent to another process, watched by another set or looked at by poll(2).
 //!    Whatever ends this takes parked members out first ([`expose`]), and tells the kernel the rest when it changes.
-//! 6. The kernel knows a member by its number and its file, and a file may live on in other processes when the number is
-//!    closed. So a parked member is taken out before its number is closed or leads elsewhere ([`unpark_number`]).
+//! 6. The kernel knows a member by its number and its file, and a file may live on in other processes when the number
+//!    is closed. So a parked member is taken out before its number is closed or leads elsewhere ([`unpark_number`]).
 //! 7. A number that was closed behind our back is out of reach, and its file may live on. Then the set has *strays*:
 //!    events that nobody knows are kept from the app.
-//! 8. A thread may have an event from the kernel in hand, and another one take the member out before the first looks for
-//!    it. So the data of members that leave is remembered for a while ([`super::set::Departed`]): what was fetched before and is
-//!    known by nobody else is kept from the app. And no two members, parked or not, are under the same data if one of
-//!    them is parked.
+//! 8. A thread may have an event from the kernel in hand, and another one take the member out before the first looks
+//!    for it. So the data of members that leave is remembered for a while ([`super::set::Departed`]): what was fetched
+//!    before and is known by nobody else is kept from the app. And no two members, parked or not, are under the same
+//!    data if one of them is parked.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -57,8 +58,8 @@ fn wanted(entry: &Entry) -> u32 {
     if !entry.kernel_out.load(Relaxed) {
         events &= !EPOLLOUT;
     }
-    // The end of the stream is an edge whatever was asked for. An exclusive watch may not ask for it by name; it is rung
-    // for data then.
+    // The end of the stream is an edge whatever was asked for. An exclusive watch may not ask for it by name; it is
+    // rung for data then.
     if events & (EPOLLIN | EPOLLET) != 0 {
         events |= if events & EPOLLEXCLUSIVE == 0 { EPOLLRDHUP } else { EPOLLIN };
     }
@@ -97,7 +98,8 @@ pub(super) fn pause(epfd: i32, fd: i32, entry: &Entry) {
     tell(epfd, fd, entry, EPOLLONESHOT);
 }
 
-/// The kernel may have been told something else of an entry than the table says: it is told that again. The set is locked.
+/// The kernel may have been told something else of an entry than the table says: it is told that again. The set is
+/// locked.
 pub(super) fn tell_again(epfd: i32, fd: i32, entry: &Entry) {
     if !entry.desc().is_some_and(Desc::is_lane) {
         let event = libc::epoll_event { events: entry.events.load(Relaxed), u64: entry.data.load(Relaxed) };

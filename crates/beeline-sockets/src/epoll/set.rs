@@ -5,9 +5,10 @@
 //! unchanged (processes may share a set whose later members only one of them knows), so events come back by
 //! data: a hash chain finds the entries that have it.
 //!
-//! To the kernel an entry is a file with the number under which it was added, and lives as long as the file: closing the
-//! number alone leaves it, unreachable until a duplicate gets that number again. Here such a *ghost* moves to a place
-//! beyond all numbers, so that the number is free for another file, and no system call by number can hit a stranger.
+//! To the kernel an entry is a file with the number under which it was added, and lives as long as the file: closing
+//! the number alone leaves it, unreachable until a duplicate gets that number again. Here such a *ghost* moves to a
+//! place beyond all numbers, so that the number is free for another file, and no system call by number can hit a
+//! stranger.
 
 mod company;
 mod departed;
@@ -124,8 +125,8 @@ pub struct Set {
     pub company: Company,
     buckets: [AtomicI32; BUCKETS],
     chunks: [AtomicPtr<Chunk>; CHUNKS],
-    /// One more than the last chunk of numbers that was ever made: those who go through the set look no further, but at the
-    /// ghosts. A new set touches no page of all the others then.
+    /// One more than the last chunk of numbers that was ever made: those who go through the set look no further, but at
+    /// the ghosts. A new set touches no page of all the others then.
     reach: AtomicUsize,
     owner: AtomicPtr<Desc>,
     next_free: AtomicPtr<Set>,
@@ -177,9 +178,9 @@ impl Set {
         self.buckets.iter().for_each(|bucket| bucket.store(NIL, Relaxed));
     }
 
-    /// The set's spin budget, for a wait that begins: how it waits is looked up anew. The next news is most likely to come
-    /// from the connection that was told last, so that one's own mode counts, until it has left the set. The set need not be
-    /// locked: whoever is found is looked at for a moment.
+    /// The set's spin budget, for a wait that begins: how it waits is looked up anew. The next news is most likely to
+    /// come from the connection that was told last, so that one's own mode counts, until it has left the set. The set
+    /// need not be locked: whoever is found is looked at for a moment.
     pub fn budget_anew(&self) -> Budget<'_> {
         let last = self.hot_last.load(Relaxed);
         if last != NIL {
@@ -204,8 +205,8 @@ impl Set {
             && self.owner().is_some_and(|owner| owner.born.load(Relaxed) == crate::forks())
     }
 
-    /// Whether only `own` threads sleep on the set. On one that others watch sleep those who watch it. It is locked: whoever
-    /// sleeps has said so before it armed the members under that lock.
+    /// Whether only `own` threads sleep on the set. On one that others watch sleep those who watch it. It is locked:
+    /// whoever sleeps has said so before it armed the members under that lock.
     pub fn sleep_only(&self, own: u32) -> bool {
         self.sleepers.load(Relaxed) == own && !self.exposed.load(Relaxed)
     }

@@ -22,8 +22,8 @@ fn spin_pause(price: u64) -> u64 {
 }
 
 impl Call {
-    /// Whether the connection that was told last has a peer that a spin would keep from running: by what both have shown if
-    /// the spin `begins`, as most that pay are over within its first looks. The set is locked.
+    /// Whether the connection that was told last has a peer that a spin would keep from running: by what both have
+    /// shown if the spin `begins`, as most that pay are over within its first looks. The set is locked.
     pub(super) fn peer_is_near(&self, begins: bool) -> bool {
         let last = self.set.find(self.set.hot_last.load(Relaxed)).and_then(|entry| entry.desc());
         match last.filter(|desc| desc.is_lane()) {

@@ -401,7 +401,8 @@ impl Call {
         if self.set.sleepers.load(Relaxed) != 0 {
             let (armed, untold) = cool_behind(self.epfd, self.set, self.number);
             if untold || armed == Armed::Ready && self.filled == self.max {
-                // There was more than this call had room for, or has come since: as the kernel does, wake the next thread.
+                // There was more than this call had room for, or has come since: as the kernel does, wake the next
+                // thread.
                 wake_sleeper(self.epfd, self.set);
             }
         }

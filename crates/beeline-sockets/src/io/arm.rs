@@ -12,8 +12,8 @@ use crate::ending::hears_of_end;
 use crate::guards;
 use crate::side::stands_no_more;
 
-/// Before a sleep for `events` on an anchor: one that asks for no bytes is not rung, and hears of the peer's close by the kernel
-/// alone. Whether the peer has closed its end already, and that is news.
+/// Before a sleep for `events` on an anchor: one that asks for no bytes is not rung, and hears of the peer's close by
+/// the kernel alone. Whether the peer has closed its end already, and that is news.
 pub(crate) fn await_end(fd: i32, desc: &'static Desc, events: i16) -> bool {
     if events & (POLLIN | POLLRDNORM | POLLPRI) != 0 {
         return false;
@@ -43,9 +43,9 @@ pub(crate) fn arm_reader(
     guard.arm_for(since, sleep, &Anchor(fd))
 }
 
-/// Arms one lane for `events`. The caller keeps the lane: by a pin, or by the lock of a set that it is in. Where it may be the only
-/// one who sleeps on it, `own` says as what: then bells that nobody else would hear are taken out first, and the lane may be named the
-/// `sleep` (0 for none).
+/// Arms one lane for `events`. The caller keeps the lane: by a pin, or by the lock of a set that it is in. Where it may
+/// be the only one who sleeps on it, `own` says as what: then bells that nobody else would hear are taken out first,
+/// and the lane may be named the `sleep` (0 for none).
 ///
 /// # Errors
 /// A fault of the peer, for the caller to handle when it holds no lock.

@@ -23,7 +23,8 @@ use crate::{table, watchers};
 pub(super) enum Waited {
     /// Look at the connection again.
     Again,
-    /// As [`Waited::Again`], unless some bytes were moved before: a handler ran after which a call of no bytes is restarted.
+    /// As [`Waited::Again`], unless some bytes were moved before: a handler ran after which a call of no bytes is
+    /// restarted.
     Handled,
     /// The connection is now plain TCP.
     Kernel,
@@ -76,8 +77,9 @@ impl From<Next> for Waited {
 #[derive(Default)]
 pub(super) struct HeldUp(Option<Waited>);
 
-/// Naps of a millisecond after which a call that must not block says that it would. Its caller may wait for an edge that has
-/// come already, so this is for holders that are stopped, and not for those that have lost their CPU for a while.
+/// Naps of a millisecond after which a call that must not block says that it would. Its caller may wait for an edge
+/// that has come already, so this is for holders that are stopped, and not for those that have lost their CPU for a
+/// while.
 const NAPS_NONBLOCKING: u32 = 2_000;
 
 impl HeldUp {

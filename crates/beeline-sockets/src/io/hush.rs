@@ -24,8 +24,8 @@ impl Own {
     pub(crate) const MEMBER: Self = Self { pins: 0, entries: 1, pollers: 0 };
 }
 
-/// Whether nobody else may sleep on a lane's anchor without arming it first. Its rx lock is held; of a member, who sleeps on the
-/// set is asked besides.
+/// Whether nobody else may sleep on a lane's anchor without arming it first. Its rx lock is held; of a member, who
+/// sleeps on the set is asked besides.
 pub(crate) fn is_alone(desc: &Desc, own: &Own) -> bool {
     !desc.shared.load(Relaxed)
         && desc.entries.load(Relaxed) == own.entries

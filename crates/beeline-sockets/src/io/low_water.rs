@@ -8,9 +8,9 @@
 //! 3. the mark being set, if it finds as much unread (tcp_set_rcvlowat()).
 //!
 //! Those are counted in [`SideState::arrivals`] by whoever is about to look at the connection or to take bytes from it.
-//! Bytes that were too few when they came never count, not even when the mark is lowered afterwards. So while the mark is
-//! above one the count of bytes stands still at [`SideState::low_water_tail`], and so it does when the mark is lowered,
-//! until the next byte comes.
+//! Bytes that were too few when they came never count, not even when the mark is lowered afterwards. So while the mark
+//! is above one the count of bytes stands still at [`SideState::low_water_tail`], and so it does when the mark is
+//! lowered, until the next byte comes.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -50,7 +50,8 @@ fn count_by_mark(desc: &Desc, side: &SideState, tail: u32) -> u32 {
         if urgent || unread(desc, side) >= low_water(desc, side) {
             side.arrivals.fetch_add(1, Relaxed);
         }
-        // After the count: whoever finds this tail counted must find that, too. Two who count the same tell of it twice.
+        // After the count: whoever finds this tail counted must find that, too. Two who count the same tell of it
+        // twice.
         side.counted_tail.store(tail, Release);
     }
     side.low_water_tail.load(Relaxed)

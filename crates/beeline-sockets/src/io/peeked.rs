@@ -7,10 +7,10 @@
 //!    held nothing. All of this happens under the rx lock.
 //! 3. The side says that it holds something in a word at which the quick path looks anyway. Then each receive takes the
 //!    full path, and takes from the store what the store has. When that is read nothing is held any more.
-//! 4. A peek shows no more than the store has room for. Without memory for it, or a file (descriptors were short), nothing
-//!    is held: there a peek shows what is in the ring at that moment.
-//! 5. How many bytes are unread is what the ring says, and so is where an urgent byte stands. The peer may change that as
-//!    it may send or not.
+//! 4. A peek shows no more than the store has room for. Without memory for it, or a file (descriptors were short),
+//!    nothing is held: there a peek shows what is in the ring at that moment.
+//! 5. How many bytes are unread is what the ring says, and so is where an urgent byte stands. The peer may change that
+//!    as it may send or not.
 
 use core::sync::atomic::Ordering::Relaxed;
 

@@ -1,10 +1,11 @@
 //! An end of the app's pipe, used without ever waiting, whatever the app made of it.
 //!
-//! 1. `RWF_NOWAIT` is the direct way. The kernel knows it for pipes since Linux 6.4, and takes it away for good from each
-//!    end that splice(2) or tee(2) has ever used (`pipe_clear_nowait`, fs/splice.c), which is what proxies do all day.
+//! 1. `RWF_NOWAIT` is the direct way. The kernel knows it for pipes since Linux 6.4, and takes it away for good from
+//!    each end that splice(2) or tee(2) has ever used (`pipe_clear_nowait`, fs/splice.c), which is what proxies do all
+//!    day.
 //! 2. Then bytes take the way through a pipe of our own, between which and the app's splice(2) moves them, without
-//!    waiting and without a copy. What the app's pipe does not take comes back out of ours. Our pipe lives for the call,
-//!    so that nothing is ever left in it, nor shared with a child.
+//!    waiting and without a copy. What the app's pipe does not take comes back out of ours. Our pipe lives for the
+//!    call, so that nothing is ever left in it, nor shared with a child.
 
 use beeline_shm::sys::{SysResult, call};
 

@@ -1,10 +1,12 @@
 //! Writes to an end that processes share.
 //!
-//! 1. Threads of this process are kept out for the whole call, other processes only while bytes are copied and announced: a
-//!    process that is stopped keeps them from theirs if it was stopped right there.
-//! 2. What a call knows of the end it has looked up before the lock. What another process may change, it changes with the
-//!    lock held, so one look at those bits in there will do: a half-close, a reset, and that the end is a relay's by now.
-//! 3. All parts of a call that find room are copied with the lock taken once: no other process's bytes come between them.
+//! 1. Threads of this process are kept out for the whole call, other processes only while bytes are copied and
+//!    announced: a process that is stopped keeps them from theirs if it was stopped right there.
+//! 2. What a call knows of the end it has looked up before the lock. What another process may change, it changes with
+//!    the lock held, so one look at those bits in there will do: a half-close, a reset, and that the end is a relay's
+//!    by now.
+//! 3. All parts of a call that find room are copied with the lock taken once: no other process's bytes come between
+//!    them.
 //! 4. Whoever finds that it holds the end alone says so, with its own threads kept out ([`crate::desc`]).
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};

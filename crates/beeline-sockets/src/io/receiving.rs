@@ -274,9 +274,9 @@ fn over(side: &SideState, got: usize) -> Outcome {
     }
 }
 
-/// A non-blocking `recv` that found nothing: from now on the kernel's view must tell about new data, as the app
-/// may wait by means that pass no hook of ours. An app that asks again and again without waiting is spared
-/// the bells: it will ask again. So is one that waits by our hooks, in a set or as it did before this `recv`: they arm the lane.
+/// A non-blocking `recv` that found nothing: from now on the kernel's view must tell about new data, as the app may
+/// wait by means that pass no hook of ours. An app that asks again and again without waiting is spared the bells: it
+/// will ask again. So is one that waits by our hooks, in a set or as it did before this `recv`: they arm the lane.
 #[inline]
 pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outcome> {
     if guard.side.is(state::OFFERED) && upkeep::is_due() {

@@ -16,9 +16,9 @@ use crate::table::{self, Place};
 use crate::wait::ticks;
 use crate::{Outcome, guards};
 
-/// A reader that was killed at work, or while it polled, leaves no armed word that would tell. So the kernel is asked now
-/// and then while everything seems well: after so many sends, if that took so many ticks since it was asked last. Few
-/// sends for those who send seldom, and some milliseconds for those who send much.
+/// A reader that was killed at work, or while it polled, leaves no armed word that would tell. So the kernel is asked
+/// now and then while everything seems well: after so many sends, if that took so many ticks since it was asked last.
+/// Few sends for those who send seldom, and some milliseconds for those who send much.
 const SENDS_PER_GLANCE: u32 = 8;
 const LOOK_TICKS: u64 = 12_500_000;
 
@@ -109,7 +109,8 @@ fn send_nothing(fd: i32, desc: &'static Desc, flags: i32) -> Outcome {
 
 /// Largest message for [`send_small`].
 const SMALL_BYTES: usize = 4096;
-/// Largest message that is put together from parts: it stands on the app's stack, which may be that of a signal handler.
+/// Largest message that is put together from parts: it stands on the app's stack, which may be that of a signal
+/// handler.
 const GATHERED_BYTES: usize = 1024;
 
 /// `sendto(2)`: a connected stream ignores the address.

@@ -24,8 +24,8 @@ use crate::turns::Way;
 use crate::wait::{Patience, ticks};
 use crate::{Errno, Outcome, close, follow, kernel, reclaim, table, upkeep, watchers};
 
-/// The most that a send to a peer that is gone takes, as in the kernel: after sixteen parts of 32 KiB it looks at what has
-/// come meanwhile (`sk_flush_backlog` in tcp_sendmsg_locked()), and that is the reset.
+/// The most that a send to a peer that is gone takes, as in the kernel: after sixteen parts of 32 KiB it looks at what
+/// has come meanwhile (`sk_flush_backlog` in tcp_sendmsg_locked()), and that is the reset.
 const LOST_MAX: usize = 16 * 32 * 1024;
 
 /// The most that one call gives TCP at a time, as the number is kept from changing meanwhile.
@@ -193,8 +193,8 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
             return written;
         }
         let (anchor, urgently) = (Anchor(fd), self.is_urgent());
-        // The parts of a short call are announced together: a reader that sleeps wakes up once, and finds all of them, as it does
-        // of what TCP puts into one segment. A long call has its own ways, which are timed.
+        // The parts of a short call are announced together: a reader that sleeps wakes up once, and finds all of them,
+        // as it does of what TCP puts into one segment. A long call has its own ways, which are timed.
         if self.parts.total < BULK_BYTES && !urgently && self.parts.advance() && self.parts.are_several() {
             let (tail, writer) = (guard.side.tx.tail(), guard.writer());
             let written = self.parts.write_unannounced(&writer);
@@ -291,8 +291,8 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
         }
     }
 
-    /// The connection is TCP's by now, or another thread has closed it. A call of which a part was sent goes on over TCP as it would have
-    /// over the lane: where it may block, programs count on all of it.
+    /// The connection is TCP's by now, or another thread has closed it. A call of which a part was sent goes on over
+    /// TCP as it would have over the lane: where it may block, programs count on all of it.
     #[cold]
     fn left(&mut self) -> Outcome {
         let (fd, desc) = (self.given, self.pin.desc());
@@ -304,8 +304,8 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
         left(fd, desc, self.parts.sent)
     }
 
-    /// Gives TCP what it takes of the present part at once, or waits for room. Whether the call goes on: not after a signal, in time, or
-    /// when something is wrong, which the program's next call is to find.
+    /// Gives TCP what it takes of the present part at once, or waits for room. Whether the call goes on: not after a
+    /// signal, in time, or when something is wrong, which the program's next call is to find.
     fn goes_on_over_tcp(&mut self) -> bool {
         let (fd, desc) = (self.given, self.pin.desc());
         let mut is_short = false;

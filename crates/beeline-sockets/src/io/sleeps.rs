@@ -1,10 +1,12 @@
-//! Numbers of sleeps (rule 8 of waking a reader, [`beeline_lane`]), and the thread that sleeps in poll(2) by lanes that it has named one in.
+//! Numbers of sleeps (rule 8 of waking a reader, [`beeline_lane`]), and the thread that sleeps in poll(2) by lanes that
+//! it has named one in.
 //!
-//! 1. A thread that is the only one in poll(2) or select(2) names its sleep in those of its lanes that nobody else uses, and in no other way
-//!    hears of them: it has the kernel watch the *alarm*, too, an eventfd. When it is awake it looks at all its lanes. Where there is no room for
-//!    the alarm, it names none.
-//! 2. Whoever may take bells out of such a lane, or has others do so, says first that it is there, looks behind the lane's lock whether the lane
-//!    is named in a sleep, and raises the alarm then ([`alarm_poller`]). The sleeper said that it sleeps before it named the first.
+//! 1. A thread that is the only one in poll(2) or select(2) names its sleep in those of its lanes that nobody else
+//!    uses, and in no other way hears of them: it has the kernel watch the *alarm*, too, an eventfd. When it is awake
+//!    it looks at all its lanes. Where there is no room for the alarm, it names none.
+//! 2. Whoever may take bells out of such a lane, or has others do so, says first that it is there, looks behind the
+//!    lane's lock whether the lane is named in a sleep, and raises the alarm then ([`alarm_poller`]). The sleeper said
+//!    that it sleeps before it named the first.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 

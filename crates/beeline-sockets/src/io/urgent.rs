@@ -2,8 +2,8 @@
 //!
 //! How urgent bytes travel is written in `beeline_lane::urgent`; here is what the calls make of them.
 //!
-//! `SIGURG` is the kernel's to send: an end that has an owner (`F_SETOWN`) says so in its front, and its peer sends
-//! a bell out of band on the anchor before an urgent byte, which signals the owner. The anchor takes such bells in line,
+//! `SIGURG` is the kernel's to send: an end that has an owner (`F_SETOWN`) says so in its front, and its peer sends a
+//! bell out of band on the anchor before an urgent byte, which signals the owner. The anchor takes such bells in line,
 //! so that they are counted and taken out like others.
 
 use beeline_lane::urgent::{Mark, View};
@@ -168,8 +168,8 @@ pub(super) fn receive<'a>(
     }
 }
 
-/// Before an urgent byte is written: tells a peer that wants a signal, which TCP sends before the byte can be read, too.
-/// The connection is locked.
+/// Before an urgent byte is written: tells a peer that wants a signal, which TCP sends before the byte can be read,
+/// too. The connection is locked.
 pub(super) fn announce(fd: i32, guard: &TxGuard) {
     if guard.lane.flags(guard.desc.end().peer()) & flags::SIGNALLED == 0 {
         return;

@@ -1,7 +1,7 @@
 //! `MSG_ZEROCOPY`: the bytes are copied, as they are on the loopback device, and the completion says so.
 //!
-//! 1. A send that took bytes, with the flag and `SO_ZEROCOPY`, has a number, the next one. It is complete when it returns:
-//!    the app's buffer is not looked at any more.
+//! 1. A send that took bytes, with the flag and `SO_ZEROCOPY`, has a number, the next one. It is complete when it
+//!    returns: the app's buffer is not looked at any more.
 //! 2. The kernel merges a completion with the one before as long as nobody has read that, so its queue is one range of
 //!    numbers (`skb_zerocopy_notify_extend`, Linux net/core/skbuff.c). Here it is two counts in the side, which all who
 //!    hold the end share: sends that are complete, and those that were told.

@@ -144,7 +144,8 @@ pub(super) fn adopt_all(parts: &mut [Part]) {
     for index in 0..parts.len() {
         if let Some(&Part { fd, what: What::Anchor(cookie), .. }) = parts.get(index) {
             if let Some(known) = by_cookie(fd) {
-                // One more number for an end that is here already. The loan that came with it, if any, is returned below.
+                // One more number for an end that is here already. The loan that came with it, if any, is returned
+                // below.
                 let _ = table::set(fd, Some(known));
             } else if adopt(fd, cookie, parts).is_none() {
                 orphan::mark(fd);
@@ -251,7 +252,8 @@ fn bring_up_to_date(fd: i32, desc: &'static Desc) {
     let sound = sound
         && desc.lock_rx().is_none_or(|guard| {
             let reader = guard.reader();
-            // For what knows nothing of lanes, as an epoll set that the last program kept: the kernel tells of what comes next.
+            // For what knows nothing of lanes, as an epoll set that the last program kept: the kernel tells of what
+            // comes next.
             let armed = || reader.arm(Since::Tail(reader.tail()), &anchor);
             matches!(reader.recover(&anchor).and_then(|()| armed()), Ok(_) | Err(Fault::Gone))
         });

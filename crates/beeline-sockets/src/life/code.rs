@@ -1,15 +1,15 @@
 //! Code that goes past our hooks.
 //!
-//! A program, or a library it has loaded, may ask the kernel itself, without the C library: for rings of io_uring(7), for
-//! readiness, for a connection's bytes. No hook hears of that, and an anchor is not what the kernel is asked about then. So
-//! before the process gets its first lane its text is searched for such calls. Who carries one gets no lanes, whether it
-//! makes it or not: when it makes it, it is too late to know.
+//! A program, or a library it has loaded, may ask the kernel itself, without the C library: for rings of io_uring(7),
+//! for readiness, for a connection's bytes. No hook hears of that, and an anchor is not what the kernel is asked about
+//! then. So before the process gets its first lane its text is searched for such calls. Who carries one gets no lanes,
+//! whether it makes it or not: when it makes it, it is too late to know.
 //!
 //! # What is found
 //!
-//! 1. In text of any loaded object that can be read: calls that are told by their number ([`text`]). For a ring the reason
-//!    is `io_uring_carried`, for what [`calls`] lists `raw_system_calls`. So it is for a place that makes whatever call it is
-//!    asked to, which is how Go does it.
+//! 1. In text of any loaded object that can be read: calls that are told by their number ([`text`]). For a ring the
+//!    reason is `io_uring_carried`, for what [`calls`] lists `raw_system_calls`. So it is for a place that makes
+//!    whatever call it is asked to, which is how Go does it.
 //! 2. liburing and rings that are there already ([`rings`]).
 //!
 //! The C library, its dynamic linker and this library make calls for others and are left out ([`is_system`]). So is
@@ -21,13 +21,13 @@
 //!
 //! # When
 //!
-//! A search costs some milliseconds in a large program, so it is not made when the library starts, but where the process
-//! is about to get something to do with lanes ([`allow_lanes`]): once, and again after it has loaded something. No lock of
-//! ours is held meanwhile: the dynamic linker has its own, and others wait for ours while they hold that. Threads that
-//! come here together search each for itself.
+//! A search costs some milliseconds in a large program, so it is not made when the library starts, but where the
+//! process is about to get something to do with lanes ([`allow_lanes`]): once, and again after it has loaded something.
+//! No lock of ours is held meanwhile: the dynamic linker has its own, and others wait for ours while they hold that.
+//! Threads that come here together search each for itself.
 //!
-//! Only a program made by Go is searched when it starts ([`look_at_program`]): it would never come to a hook, and nobody
-//! could see why.
+//! Only a program made by Go is searched when it starts ([`look_at_program`]): it would never come to a hook, and
+//! nobody could see why.
 
 use core::ops::ControlFlow;
 use core::sync::atomic::{
@@ -42,7 +42,8 @@ use super::text::{self, Carried};
 use super::{may_accelerate, relay, rings};
 use crate::process;
 
-/// How often the program has loaded code, or may have; and how often it had when the text was searched and nothing found.
+/// How often the program has loaded code, or may have; and how often it had when the text was searched and nothing
+/// found.
 static LOADS: AtomicU32 = AtomicU32::new(1);
 static CLEAN_AT: AtomicU32 = AtomicU32::new(0);
 /// Threads that search.
@@ -50,8 +51,8 @@ static SEARCHERS: AtomicU32 = AtomicU32::new(0);
 /// The objects that were searched then, packed.
 static CLEAN: AtomicU64 = AtomicU64::new(0);
 
-/// Whether the process may have lanes, as far as its code tells; gives up those it has if not. To be asked before it gets
-/// something to do with lanes, outside of `changing`.
+/// Whether the process may have lanes, as far as its code tells; gives up those it has if not. To be asked before it
+/// gets something to do with lanes, outside of `changing`.
 #[must_use]
 pub fn allow_lanes() -> bool {
     if !may_accelerate() {
@@ -60,8 +61,8 @@ pub fn allow_lanes() -> bool {
     is_clean() || search()
 }
 
-/// Lanes came from elsewhere, to a program that makes some itself or to one that does not: they are given up if the process
-/// may have none.
+/// Lanes came from elsewhere, to a program that makes some itself or to one that does not: they are given up if the
+/// process may have none.
 pub(crate) fn settle_lanes() {
     if let Some(reason) = process::left_because() {
         leave(reason);
@@ -100,8 +101,8 @@ fn is_clean() -> bool {
     CLEAN_AT.load(Acquire) == LOADS.load(Acquire)
 }
 
-/// Before a fork: what has been loaded since the last search is searched here, because the child takes over what was found.
-/// So is everything if another thread is about to search it for the first time.
+/// Before a fork: what has been loaded since the last search is searched here, because the child takes over what was
+/// found. So is everything if another thread is about to search it for the first time.
 pub(super) fn before_fork() {
     if (CLEAN_AT.load(Relaxed) != 0 || is_being_searched()) && !is_clean() && may_accelerate() {
         search();
@@ -113,8 +114,8 @@ pub(super) fn is_being_searched() -> bool {
     CLEAN_AT.load(Relaxed) == 0 && SEARCHERS.load(Acquire) != 0 && may_accelerate()
 }
 
-/// In the child of a fork: another thread may have held the dynamic linker's lock, which nobody gives back here. If it was
-/// in the first search, nobody knows what it would have found: the child gets no lanes.
+/// In the child of a fork: another thread may have held the dynamic linker's lock, which nobody gives back here. If it
+/// was in the first search, nobody knows what it would have found: the child gets no lanes.
 pub(super) fn forked() {
     let unknown = is_being_searched();
     if SEARCHERS.load(Relaxed) != 0 {
@@ -199,8 +200,8 @@ fn carried(object: &Object) -> Carried {
         if (allow_lanes as fn() -> bool as usize).wrapping_sub(start) < length {
             continue;
         }
-        // SAFETY: a loaded segment, which can be read, and which nothing unmaps while it is listed. The dynamic linker may be
-        // relocating text of an object that another thread loads: then a search finds what is there.
+        // SAFETY: a loaded segment, which can be read, and which nothing unmaps while it is listed. The dynamic linker
+        // may be relocating text of an object that another thread loads: then a search finds what is there.
         text::look(unsafe { core::slice::from_raw_parts(start as *const u8, length) }, &mut carried);
     }
     carried

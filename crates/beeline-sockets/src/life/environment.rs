@@ -7,12 +7,13 @@
 //! back for the next program's dynamic linker, whose library takes them out again. The option `follow` switches both
 //! off: then they are variables like any other.
 //!
-//! 1. What is added stands at the end, two variables, and changes nothing before it: an `LD_PRELOAD` of the program's own
-//!    stays where it is, and the one that is added says the same behind our entry. The dynamic linker believes the last.
-//! 2. [`hide`] closes the gaps in the list that the kernel has made, in its place: whoever has remembered where it
-//!    is finds it as it should be. Behind its end there is now room before the auxiliary vector, which some programs look for
-//!    there: an even number of words becomes entries of that vector to be ignored. Texts at the end are blanked,
-//!    so that /proc/PID/environ ends where the program's own variables end.
+//! 1. What is added stands at the end, two variables, and changes nothing before it: an `LD_PRELOAD` of the program's
+//!    own stays where it is, and the one that is added says the same behind our entry. The dynamic linker believes the
+//!    last.
+//! 2. [`hide`] closes the gaps in the list that the kernel has made, in its place: whoever has remembered where it is
+//!    finds it as it should be. Behind its end there is now room before the auxiliary vector, which some programs look
+//!    for there: an even number of words becomes entries of that vector to be ignored. Texts at the end are blanked, so
+//!    that /proc/PID/environ ends where the program's own variables end.
 //! 3. Only a program that is going to load the library is given variables. Others (statically linked, set-uid) see
 //!    none, and pass none on: what they start runs without the library.
 //! 4. A program that executes others by system calls of its own (Go) would lose the library: there nothing is hidden.

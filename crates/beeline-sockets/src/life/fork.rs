@@ -12,20 +12,22 @@
 //! Its prepared holders never come. Fork handlers are not told, so whoever called for the fork undoes it ([`forked`]),
 //! when the change has long been given back: to keep it until then would make the app's own handlers wait with it.
 //!
-//! 1. The holder that a fork has counted at an end is noted with the description, by the fork's number, under both locks.
-//!    Another fork that counts there meanwhile, of another thread, takes the note's place: then the first one's stays
-//!    counted, should it fail. That costs a shared lock; a holder too few would cost bytes.
+//! 1. The holder that a fork has counted at an end is noted with the description, by the fork's number, under both
+//!    locks. Another fork that counts there meanwhile, of another thread, takes the note's place: then the first one's
+//!    stays counted, should it fail. That costs a shared lock; a holder too few would cost bytes.
 //! 2. Only he takes the holder back who finds his own number, under both locks, with the description still a lane. One
 //!    that was closed meanwhile, and perhaps serves again, has no such note.
-//! 3. This process is a holder as long as its description is a lane, so the count does not fall below one. If it falls to
-//!    one, nobody else has the end, and none of our threads is in the side's locks: the end is ours alone again. If other
-//!    processes hold it, too, nothing changes for them, as each looks for itself ([`Desc`], `try_shared`).
-//! 4. Until then operations take the side's locks for nothing. The peer sees none of it, nor who holds an end, and whoever
-//!    closes the end meanwhile takes himself for one of several: then it ends as if he had been killed, which the peer
-//!    judges by the cursors.
-//! 5. A child that was listed as expected is taken off the list. If that was another fork's, its child finds a free place.
-//! 6. The number that a thread's `fork` has got is kept with the thread, for handlers know nothing of the call they belong
-//!    to. If a handler forks past our `fork`, inside libc, nobody can tell whose number it is, and nothing is undone.
+//! 3. This process is a holder as long as its description is a lane, so the count does not fall below one. If it falls
+//!    to one, nobody else has the end, and none of our threads is in the side's locks: the end is ours alone again. If
+//!    other processes hold it, too, nothing changes for them, as each looks for itself ([`Desc`], `try_shared`).
+//! 4. Until then operations take the side's locks for nothing. The peer sees none of it, nor who holds an end, and
+//!    whoever closes the end meanwhile takes himself for one of several: then it ends as if he had been killed, which
+//!    the peer judges by the cursors.
+//! 5. A child that was listed as expected is taken off the list. If that was another fork's, its child finds a free
+//!    place.
+//! 6. The number that a thread's `fork` has got is kept with the thread, for handlers know nothing of the call they
+//!    belong to. If a handler forks past our `fork`, inside libc, nobody can tell whose number it is, and nothing is
+//!    undone.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{

@@ -7,8 +7,8 @@
 //!
 //! # Rules
 //!
-//! 1. *The side names the parts* ([`crate::side::Origin`]): cookie of the anchor, identity of the lane's file, cookie of
-//!    the holder. It is written before the connection has its first user and not changed afterwards.
+//! 1. *The side names the parts* ([`crate::side::Origin`]): cookie of the anchor, identity of the lane's file, cookie
+//!    of the holder. It is written before the connection has its first user and not changed afterwards.
 //! 2. *A lender counts for the borrower.* Before an anchor can reach another program, its lender locks the
 //!    description, marks it shared, so that from now on side locks are taken, adds one to `holders` unless the
 //!    program will replace the lender, adds one to `lent`, and clears close-on-exec of the parts, or attaches them to
@@ -17,11 +17,11 @@
 //! 3. *A borrower takes a loan* ([`super::adopt`]): it takes one from `lent`, after it has checked all parts. The count
 //!    in `holders` is its own from then on. Without a loan to take it leaves the end alone. A borrower that finds the
 //!    parts of an end whose anchor did not come takes the loan and gives the count back.
-//! 4. *What does not happen is taken back*: when `execve` fails or nothing was spawned, the lender takes one from `lent`,
-//!    and if there was one, takes its count back, too. If somebody else has taken it, there is another holder.
-//! 5. A program that dies before it has taken a loan, or that has no library, leaves `holders` and `lent` too high. When
-//!    the last holder closes, it then says nothing, and the peer learns from the kernel that the end is gone, as it
-//!    learns of a process that was killed.
+//! 4. *What does not happen is taken back*: when `execve` fails or nothing was spawned, the lender takes one from
+//!    `lent`, and if there was one, takes its count back, too. If somebody else has taken it, there is another holder.
+//! 5. A program that dies before it has taken a loan, or that has no library, leaves `holders` and `lent` too high.
+//!    When the last holder closes, it then says nothing, and the peer learns from the kernel that the end is gone, as
+//!    it learns of a process that was killed.
 //! 6. A lane that was lent is not used for another connection.
 //!
 //! # When

@@ -26,7 +26,8 @@ pub(crate) fn meet_listener(fd: i32) {
     }
 }
 
-/// Whether `fd` is a listener that we do not know and may serve. A program that is under a filter is never asked for it.
+/// Whether `fd` is a listener that we do not know and may serve. A program that is under a filter is never asked for
+/// it.
 fn is_new_listener(fd: i32) -> bool {
     table::get(fd).is_none() && may_accelerate() && meet::listens(fd)
 }

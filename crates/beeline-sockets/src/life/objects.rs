@@ -42,9 +42,9 @@ impl Seen {
     }
 }
 
-/// Calls `f` with each object, in the order in which they were loaded, for as long as it likes to go on. None comes or goes
-/// meanwhile, but what another thread is loading may not be relocated yet. A lock of the dynamic linker is held, so `f`
-/// takes none of ours, and calls no function of the dynamic linker.
+/// Calls `f` with each object, in the order in which they were loaded, for as long as it likes to go on. None comes or
+/// goes meanwhile, but what another thread is loading may not be relocated yet. A lock of the dynamic linker is held,
+/// so `f` takes none of ours, and calls no function of the dynamic linker.
 pub fn each<F: FnMut(&Object) -> ControlFlow<()>>(mut f: F) {
     unsafe extern "C" fn call<F: FnMut(&Object) -> ControlFlow<()>>(
         object: *mut libc::dl_phdr_info,

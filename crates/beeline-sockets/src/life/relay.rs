@@ -15,7 +15,8 @@
 //! 3. The TCP connection has the addresses that the app has seen, as far as the kernel can be made to agree ([`pair`]).
 //! 4. The relay is nobody's child, keeps none of the app's descriptors and memory, takes no signals and ends by itself
 //!    ([`process`], [`pump`]).
-//! 5. Other processes that hold the description go over to the TCP connection when they next use it ([`crate::follow`]).
+//! 5. Other processes that hold the description go over to the TCP connection when they next use it
+//!    ([`crate::follow`]).
 //! 6. If a relay cannot be made, nothing has changed.
 
 mod gate;

@@ -1,8 +1,8 @@
 //! Descriptors that travel between processes (`SCM_RIGHTS`, unix(7)).
 //!
 //! 1. *Sending.* A message that carries an end gets the end's parts attached, behind the descriptors of the app, and a
-//!    loan is made for each end ([`super::handover`]), if the receiver has the library ([`peers`]) and there is room. If the
-//!    message is not sent, the loans are taken back.
+//!    loan is made for each end ([`super::handover`]), if the receiver has the library ([`peers`]) and there is room.
+//!    If the message is not sent, the loans are taken back.
 //! 2. *Receiving.* A message on an `AF_UNIX` socket is received into a buffer of ours, which holds all that the kernel
 //!    lets travel, whatever room the app gave. Ends are taken over ([`super::adopt`]), parts are kept from the app, and
 //!    the rest is laid into the app's buffer as the kernel would have done it: what does not fit is closed, and the
@@ -343,8 +343,8 @@ unsafe fn each(message: *const libc::msghdr, f: impl FnMut(i32)) {
     }
 }
 
-/// Calls `f` with each descriptor in a message, and returns where its last control message ends, aligned. `None` where a
-/// control message claims a length that cannot be.
+/// Calls `f` with each descriptor in a message, and returns where its last control message ends, aligned. `None` where
+/// a control message claims a length that cannot be.
 ///
 /// # Safety
 /// `message` must be null or valid.

@@ -9,11 +9,11 @@
 //!    themselves in. They leave lanes then ([`before_limit`]), because afterwards it would be too late. A limit of
 //!    processes announces nothing: servers forbid themselves to fork, and go on serving.
 //! 3. A program that begins under a filter is sealed from the beginning: what the filter does with our calls cannot be
-//!    found out without making them. That is asked with the calls that the dynamic linker has just made itself. A filter
-//!    that process 1 is under, too, is the container's: made for programs of every kind, it lets our calls pass or
-//!    answers them with errors, which every one of them stands. Filters that `beeline run` was under, too, it has tried
-//!    in a child, and says how many they are (option `filters_tried`): nobody gets rid of a filter, so a program that is
-//!    under no more of them is under those.
+//!    found out without making them. That is asked with the calls that the dynamic linker has just made itself. A
+//!    filter that process 1 is under, too, is the container's: made for programs of every kind, it lets our calls pass
+//!    or answers them with errors, which every one of them stands. Filters that `beeline run` was under, too, it has
+//!    tried in a child, and says how many they are (option `filters_tried`): nobody gets rid of a filter, so a program
+//!    that is under no more of them is under those.
 //! 4. In the child of a `vfork` nothing is done: it has no use for the parent's connections.
 //! 5. The statistics file stays when a sealed process ends, as it does when a process is killed.
 
@@ -26,7 +26,8 @@ use crate::{Errno, Outcome, epoll, kernel, proc, stats, table};
 
 /// Descriptors that the making of a relay may take.
 const RELAY_FDS: usize = 16;
-/// Longest text of /proc/PID/status that is looked at: the lines wanted come before the long ones about CPUs and memory.
+/// Longest text of /proc/PID/status that is looked at: the lines wanted come before the long ones about CPUs and
+/// memory.
 const STATUS_BYTES: usize = 4096;
 
 /// The program is about to put itself under a filter. If a lane cannot be given up there must be none.

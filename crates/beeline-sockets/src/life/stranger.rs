@@ -7,15 +7,15 @@
 //!    streams read and write past any hook;
 //! 2. for any descriptor that survives `execve` into a program that will not have the library, if nobody else holds the
 //!    connection: then it can only be meant for that program. The same if that program will have the library and the
-//!    lane's memory cannot go along, because its descriptors were not kept. The parent of a process that was forked for the
-//!    program may not have closed its own yet, so in that rare case it is given a moment ([`LET_GO_NS`]);
+//!    lane's memory cannot go along, because its descriptors were not kept. The parent of a process that was forked for
+//!    the program may not have closed its own yet, so in that rare case it is given a moment ([`LET_GO_NS`]);
 //! 3. for a descriptor that a list of actions gives to a spawned program, in the same two cases;
 //! 4. for a descriptor that is sent to a process which may not have the library;
 //! 5. for one that becomes a standard descriptor of this program, be it by `dup2` or by `accept`: the streams are there
 //!    already (`dup2(connection, 1)`, then `printf`, as a shell does it for its own commands).
 //!
-//! Where it cannot be done, a program with the library has the end as any other (rules 1 and 5), and one without fails to
-//! use it (the others).
+//! Where it cannot be done, a program with the library has the end as any other (rules 1 and 5), and one without fails
+//! to use it (the others).
 //!
 //! It is not done for descriptors that other holders go on using and that merely leak into a program: their connection
 //! would be slow for nothing.
@@ -35,8 +35,8 @@ pub(super) fn demote(fd: i32, desc: &'static Desc) -> bool {
     super::relay::replace(fd, desc).is_ok()
 }
 
-/// As [`demote`], for an end that is sent to a process which may not have the library. If it cannot be, the end fails in
-/// the hands of such a process, and when all have closed it, the peer sees a reset and not a stream that ended well.
+/// As [`demote`], for an end that is sent to a process which may not have the library. If it cannot be, the end fails
+/// in the hands of such a process, and when all have closed it, the peer sees a reset and not a stream that ended well.
 pub(super) fn give_away(fd: i32, desc: &'static Desc) {
     if demote(fd, desc) {
         return;

@@ -1,9 +1,9 @@
 //! System calls in text: where a program asks the kernel itself, and for what.
 //!
-//! On x86-64 such a place is the instruction `syscall`, two bytes that stand in text by chance, too: in displacements of jumps
-//! and calls most of all. So what stands before it is decoded, from each of [`WINDOW`] bytes on. Decoding that begins in the
-//! middle of an instruction falls into step after a few, so a real one is where most of these ways meet ([`is_met`]),
-//! and the common end of these ways tells what number is in `eax`.
+//! On x86-64 such a place is the instruction `syscall`, two bytes that stand in text by chance, too: in displacements
+//! of jumps and calls most of all. So what stands before it is decoded, from each of [`WINDOW`] bytes on. Decoding that
+//! begins in the middle of an instruction falls into step after a few, so a real one is where most of these ways meet
+//! ([`is_met`]), and the common end of these ways tells what number is in `eax`.
 //!
 //! Where ways do not meet because a function has just begun after data, a number that is moved into `eax` as a constant
 //! of four bytes is proof enough.

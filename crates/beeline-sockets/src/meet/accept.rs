@@ -2,11 +2,12 @@
 //!
 //! # Turns
 //!
-//! A non-blocking listener is looked at ([`super::arrivals`]), and where both queues have somebody each is asked first every other
-//! time, so that neither starves. A blocking one sleeps on both, with no lock held, and never in the TCP `accept` itself: whoever finds the
-//! TCP queue ready takes from it with the accept lock ([`super::accept_lock`]), with nobody in between. To look at all queues costs a
-//! tenth of a short connection: where TCP's alone had somebody, the next [`TCP_RUN`] clients are looked for there first, and a client
-//! that the app was told of is taken before any look, [`LOBBY_RUN`] in a row at most.
+//! A non-blocking listener is looked at ([`super::arrivals`]), and where both queues have somebody each is asked first
+//! every other time, so that neither starves. A blocking one sleeps on both, with no lock held, and never in the TCP
+//! `accept` itself: whoever finds the TCP queue ready takes from it with the accept lock ([`super::accept_lock`]), with
+//! nobody in between. To look at all queues costs a tenth of a short connection: where TCP's alone had somebody, the
+//! next [`TCP_RUN`] clients are looked for there first, and a client that the app was told of is taken before any look,
+//! [`LOBBY_RUN`] in a row at most.
 //!
 //! # Clients that break the rules, or say nothing
 //!
@@ -45,7 +46,8 @@ const LOBBY_RUN: u32 = 8;
 /// Clients taken from TCP's queue, at most, before the door's is looked at again, where a look found nobody.
 const TCP_RUN: u32 = 4;
 
-/// `accept4(2)`; `accept` is the same with no flags. The connection's number, and its peer. `None` if the kernel is to be asked.
+/// `accept4(2)`; `accept` is the same with no flags. The connection's number, and its peer. `None` if the kernel is to
+/// be asked.
 pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errno>> {
     if flags & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 {
         return None;
@@ -310,7 +312,8 @@ fn accept_blocking(
     }
 }
 
-/// Whether a call that waits for the listener's clients still does. Another thread may have closed it meanwhile, where it could not be kept.
+/// Whether a call that waits for the listener's clients still does. Another thread may have closed it meanwhile, where
+/// it could not be kept.
 fn is_still(pin: &Pin, given: i32, listener: &'static Listener) -> bool {
     let desc = pin.desc();
     table::leads_to(pin.fd(given), desc) && Listener::of(desc).is_some_and(|now| core::ptr::eq(now, listener))
@@ -332,8 +335,8 @@ fn take_from_tcp(fd: i32, flags: i32, peer: &mut SockAddr) -> Result<i32, Errno>
     accepted.map(|accepted| accepted as i32)
 }
 
-/// A connection from the TCP queue is the kernel's business alone, unless its other end is in another network namespace and
-/// the agent has a lane for it.
+/// A connection from the TCP queue is the kernel's business alone, unless its other end is in another network namespace
+/// and the agent has a lane for it.
 fn came_over_tcp(desc: &'static Desc, listener: &'static Listener, accepted: i32, flags: i32) -> i32 {
     crate::close::fd_reborn(accepted);
     if let Err(reason) = agent::came_over_tcp(desc, listener, accepted, flags) {
@@ -342,8 +345,9 @@ fn came_over_tcp(desc: &'static Desc, listener: &'static Listener, accepted: i32
     accepted
 }
 
-/// Takes a client from the lobby or the door, if there is one that has said hello. Who is in the lobby has come first, or would
-/// have waited no less in the door's queue; but clients that come again and again do not keep the door's waiting.
+/// Takes a client from the lobby or the door, if there is one that has said hello. Who is in the lobby has come first,
+/// or would have waited no less in the door's queue; but clients that come again and again do not keep the door's
+/// waiting.
 fn from_door(
     desc: &'static Desc,
     listener: &'static Listener,

@@ -1,21 +1,21 @@
 //! One process of a crowd at a time, and where the crowd sleeps.
 //!
-//! Processes that share a blocking listener must not sit in the TCP `accept` while the door has a client, and
-//! there is no `accept` that does not block on a blocking listener. So a process looks whether the TCP queue
-//! has a connection, and takes it, with nobody else between the two: it takes the accept lock, which lies in memory that parent and
+//! Processes that share a blocking listener must not sit in the TCP `accept` while the door has a client, and there is
+//! no `accept` that does not block on a blocking listener. So a process looks whether the TCP queue has a connection,
+//! and takes it, with nobody else between the two: it takes the accept lock, which lies in memory that parent and
 //! children share ([`Share`]) and which the kernel takes from a holder that dies ([`crate::lock::shared`]).
 //!
 //! 1. Nobody waits with the accept lock. It is held from the look at the queue to the `accept` that finds what the look
 //!    has seen: two system calls, neither of which sleeps. The listener's own lock keeps the threads of a process apart
 //!    meanwhile.
-//! 2. Nobody waits for it for longer than a moment, either. Who finds it taken leaves the queue to its holder for a millisecond at
-//!    most.
-//! 3. The crowd sleeps in one epoll set, made before the first `fork` and shared by all: an event wakes one sleeper, and
-//!    the kernel wakes the next one when that one has returned and the event is still there. So a connection wakes few,
-//!    as `accept` on a TCP listener does, and a process that is stopped, killed or busy in a handler after it was
+//! 2. Nobody waits for it for longer than a moment, either. Who finds it taken leaves the queue to its holder for a
+//!    millisecond at most.
+//! 3. The crowd sleeps in one epoll set, made before the first `fork` and shared by all: an event wakes one sleeper,
+//!    and the kernel wakes the next one when that one has returned and the event is still there. So a connection wakes
+//!    few, as `accept` on a TCP listener does, and a process that is stopped, killed or busy in a handler after it was
 //!    woken keeps no connection from the others. A process that has more to watch sleeps in poll(2) on its own.
-//! 4. A process may be stopped between its two calls. There are several locks, and [`Share::turn`] says which one counts.
-//!    Whoever has found it taken for a while, by a thread that is seen to be stopped, makes the next one the
+//! 4. A process may be stopped between its two calls. There are several locks, and [`Share::turn`] says which one
+//!    counts. Whoever has found it taken for a while, by a thread that is seen to be stopped, makes the next one the
 //!    lock; so does, after a second, who cannot see its state. What the stopped process does when it goes on is an
 //!    `accept` of its own, perhaps in vain: then it waits for the next TCP client.
 
@@ -64,8 +64,8 @@ const NAPS_TO_DOUBT: u32 = 20;
 const NAPS_MAX: u32 = 1_000;
 
 impl Kept {
-    /// Leaves the queue to the holder for a moment; passes one by that is stopped. No lock may be held, and the description is pinned by who
-    /// waits: it keeps the memory.
+    /// Leaves the queue to the holder for a moment; passes one by that is stopped. No lock may be held, and the
+    /// description is pinned by who waits: it keeps the memory.
     pub(super) fn leave(&mut self, listener: &'static Listener) {
         let Some(share) = share_of(listener) else { return };
         let turn = share.turn.load(Acquire);

@@ -4,7 +4,8 @@
 //!    name unique, so it reserves the client's address; both addresses in it must be of this host, except that the
 //!    bridge speaks for clients on other hosts. Without a name the addresses stand in the hello. What else a client
 //!    may not claim is in [`super::claims`].
-//! 2. The client must be somebody to share memory with ([`super::trust`]), and no rule may want the connection to go over TCP.
+//! 2. The client must be somebody to share memory with ([`super::trust`]), and no rule may want the connection to go
+//!    over TCP.
 //! 3. The hello must be there.
 //! 4. The lane is mapped, or found among those mapped before.
 //! 5. Everything that can fail has been done when the hello is taken ([`beeline_lane::offer`]); from then on the
@@ -111,8 +112,8 @@ pub(super) fn take(
     }
 }
 
-/// Makes a connection of an anchor whose client has said hello again ([`standing`]), over the lane that came with it once. The
-/// caller holds `changing::changing`, and closes the anchor if this fails.
+/// Makes a connection of an anchor whose client has said hello again ([`standing`]), over the lane that came with it
+/// once. The caller holds `changing::changing`, and closes the anchor if this fails.
 pub(super) fn take_again(
     desc: &'static Desc,
     listener: &'static Listener,
@@ -183,8 +184,8 @@ fn check_addresses(listener: &Listener, name: &ConnName, bridge: bool) -> Result
     }
 }
 
-/// The refusal of an address as foreign. Whether it is cannot be told in another network namespace, where the thread may
-/// have gone since the door was opened.
+/// The refusal of an address as foreign. Whether it is cannot be told in another network namespace, where the thread
+/// may have gone since the door was opened.
 #[cold]
 fn in_place(anchor: i32, refusal: Refusal) -> Refusal {
     let is_here = || OwnedAnchor::new().is_ok_and(|probe| kernel::namespace(probe.0) == kernel::namespace(anchor));

@@ -1,9 +1,9 @@
 //! Meeting across network namespaces, through the host's agent.
 //!
-//! The kernel makes the TCP connection; then both ends learn from the agent that they hold its two ends, and go on over a
-//! lane, before the first byte. `docs/design/0008-namespaces.md` has the rules, which the comments here cite by number. The
-//! rooms: `client` and `server` (with `enroll`) are the two ends; what they have in common with the agent is
-//! [`beeline_meeting::agent`]. Without an agent everything is as if this module were not there.
+//! The kernel makes the TCP connection; then both ends learn from the agent that they hold its two ends, and go on over
+//! a lane, before the first byte. `docs/design/0008-namespaces.md` has the rules, which the comments here cite by
+//! number. The rooms: `client` and `server` (with `enroll`) are the two ends; what they have in common with the agent
+//! is [`beeline_meeting::agent`]. Without an agent everything is as if this module were not there.
 
 mod client;
 mod enroll;

@@ -12,8 +12,8 @@ use crate::operations::FURTHER_FDS;
 use crate::wait::{Patience, Woken, peers_are_near, spares_cpus};
 use crate::{Errno, kernel, stats};
 
-/// Which queue may have somebody: TCP's, and the door's. An accept4(2) makes a socket before it looks, so that one in vain takes several times
-/// as long as this.
+/// Which queue may have somebody: TCP's, and the door's. An accept4(2) makes a socket before it looks, so that one in
+/// vain takes several times as long as this.
 pub(super) fn look(fd: i32, listener: &'static Listener) -> (bool, bool) {
     // A door that is being left is closed by whoever finds it empty.
     let leaving = listener.leaving.load(Relaxed) != 0;

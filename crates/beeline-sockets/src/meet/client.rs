@@ -1,5 +1,5 @@
-//! The client's part of a meeting, whatever stands behind the door: a lane that is offered, and the anchor under the app's
-//! numbers.
+//! The client's part of a meeting, whatever stands behind the door: a lane that is offered, and the anchor under the
+//! app's numbers.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -27,8 +27,8 @@ pub(super) fn prepare(
     Ok(offer)
 }
 
-/// Fills the side and the lane, all of whose words are zero. A server arms its end itself, when it takes the hello: what is there
-/// by then needs no bell.
+/// Fills the side and the lane, all of whose words are zero. A server arms its end itself, when it takes the hello:
+/// what is there by then needs no bell.
 pub(super) fn fill(side: &SideState, desc: &Desc, name: &ConnName, nonblocking: bool, memory: LaneMemory) {
     fill_side(side, desc, name, nonblocking);
     memory.read_wake(End::Client).store(BEGIN_ARMED, Relaxed);
@@ -39,8 +39,8 @@ pub(super) fn arm_server(memory: LaneMemory) {
     memory.read_wake(End::Server).store(BEGIN_ARMED, Relaxed);
 }
 
-/// Hands over what other threads have set on the socket since [`prepare`], where something was waited for. The caller holds
-/// `changing::changing`, and installs next.
+/// Hands over what other threads have set on the socket since [`prepare`], where something was waited for. The caller
+/// holds `changing::changing`, and installs next.
 ///
 /// # Errors
 /// What keeps the socket on TCP since then.

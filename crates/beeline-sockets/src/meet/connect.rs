@@ -33,7 +33,8 @@ use crate::side::state;
 use crate::{Outcome, guards, limits, process, stats, table};
 use beeline_meeting::paths::{Port, Ticket};
 
-/// `connect(2)`. `allow_lanes` tells whether the program's code may have lanes, and is asked only for a socket that might.
+/// `connect(2)`. `allow_lanes` tells whether the program's code may have lanes, and is asked only for a socket that
+/// might.
 ///
 /// # Safety
 /// `address` and `length` as for connect(2).
@@ -108,7 +109,8 @@ pub(crate) unsafe fn connect(
     }
 }
 
-/// Who has chosen the port of a socket that is to be connected, as far as its number tells: bind(2) may have had the kernel choose one.
+/// Who has chosen the port of a socket that is to be connected, as far as its number tells: bind(2) may have had the
+/// kernel choose one.
 fn port_of(fd: i32, desc: &Desc) -> Port {
     let named = || kernel::getsockname(fd).ok().and_then(|name| name.to_internet());
     let is_chosen = |name: SocketAddr| name.port() != 0 && !ports::is_handed_out(name.port());

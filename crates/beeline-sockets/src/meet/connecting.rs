@@ -2,8 +2,8 @@
 //!
 //! 1. One thread at a time connects a socket: the one that has put [`BUSY`] in the draft's place of what blocks it.
 //! 2. It holds no lock while it waits, so another thread may close the number meanwhile. The number may lead to another
-//!    socket then, and that may have the same description. So who connects knows which use of the description he has claimed,
-//!    and puts a lane under the number only if all is as it was, under `changing_of` or a whole change.
+//!    socket then, and that may have the same description. So who connects knows which use of the description he has
+//!    claimed, and puts a lane under the number only if all is as it was, under `changing_of` or a whole change.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -14,7 +14,8 @@ use crate::desc::{Desc, Kind};
 use crate::{kernel, process, table};
 use beeline_meeting::paths::Ticket;
 
-/// `draft.blocked_by` while a thread connects the socket, and nothing keeps it on TCP: another thread may put a reason there.
+/// `draft.blocked_by` while a thread connects the socket, and nothing keeps it on TCP: another thread may put a reason
+/// there.
 pub(crate) const BUSY: u16 = u16::MAX;
 /// `draft.blocked_by` once the kernel has been asked to connect.
 const SETTLED: u16 = Reason::ConnectPending as u16 + 1;
@@ -42,8 +43,8 @@ impl Connecting {
         self.is_there() && self.desc.kind() == Kind::Tcp && is_claimed
     }
 
-    /// Notes which measurement the connection belongs to. False if another thread has closed the number, or made something else
-    /// of the socket. The caller holds [`crate::close::changing_of`].
+    /// Notes which measurement the connection belongs to. False if another thread has closed the number, or made
+    /// something else of the socket. The caller holds [`crate::close::changing_of`].
     pub(super) fn note(&self, ticket: Ticket) -> bool {
         let is_there = self.still();
         if is_there {
@@ -52,7 +53,8 @@ impl Connecting {
         is_there
     }
 
-    /// What an attempt before that of `ticket` has left, if it is not the same, nobody ends any more: over TCP it has failed.
+    /// What an attempt before that of `ticket` has left, if it is not the same, nobody ends any more: over TCP it has
+    /// failed.
     pub(super) fn end_before(&self, left: Option<Ticket>, ticket: Ticket) {
         match left.filter(|left| *left != ticket) {
             Some(left) if left.tcp => lookup::failed(left),
@@ -62,7 +64,8 @@ impl Connecting {
     }
 
     /// What keeps a lane from being put under the number, now that nothing changes any more: the caller holds
-    /// [`crate::close::changing_of`]. `given` is a number that the kernel has just given out, or else the limit as far as it is known.
+    /// [`crate::close::changing_of`]. `given` is a number that the kernel has just given out, or else the limit as far
+    /// as it is known.
     pub(super) fn hindrance(&self, ticket: Ticket, given: i32) -> Option<Reason> {
         if !self.note(ticket) || !process::accelerates() {
             return Some(process::stopped().unwrap_or(Reason::Internal));

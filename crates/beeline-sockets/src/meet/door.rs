@@ -187,8 +187,8 @@ pub(super) fn open_for_poll(desc: &'static Desc, listener: &'static Listener) {
 #[cold]
 fn make_again(desc: &'static Desc, listener: &'static Listener, accepts: bool) {
     let Some(reason) = listener.doorless_because() else { return };
-    // One of a crowd that gave up where all sleep stays without a door: others may have, too, and one alone with a door would share TCP's queue with
-    // some that take no turns.
+    // One of a crowd that gave up where all sleep stays without a door: others may have, too, and one alone with a door
+    // would share TCP's queue with some that take no turns.
     let had_no_number = reason == Reason::DescriptorsShort;
     let is_alone = !listener.is_shared() || listener.set.get().is_some();
     let is_wanted = reason == Reason::DoorNameTaken
@@ -242,8 +242,8 @@ fn open_now(listener: &'static Listener) -> bool {
 fn let_in(listener: &Listener, door: i32, backlog: i32) {
     let sized = listener.sized.load(Relaxed) != 0;
     if sized {
-        // As long as the queue is full of fillers nobody else is in it; whoever comes in between is a client, and behind the
-        // first there are only more of them, for whom the lobby is too small.
+        // As long as the queue is full of fillers nobody else is in it; whoever comes in between is a client, and
+        // behind the first there are only more of them, for whom the lobby is too small.
         for _ in 0..QUEUE_MAX {
             let kind = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
             let Ok(first) = kernel::accept4(door, None, kind) else { break };

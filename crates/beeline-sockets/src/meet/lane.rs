@@ -262,8 +262,8 @@ fn end_for_all(desc: &'static Desc, lane: &LaneMemory, side: &SideState) {
     }
 }
 
-/// A connection is closed here, as a whole or by one of its holders: how a client used it tells what the next ones to the
-/// same place want.
+/// A connection is closed here, as a whole or by one of its holders: how a client used it tells what the next ones to
+/// the same place want.
 fn note_end(desc: &Desc, whole: bool) {
     let ticket = desc.ticket.take();
     if desc.end() != End::Client {

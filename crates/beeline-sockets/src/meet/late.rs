@@ -3,8 +3,8 @@
 //! A client may write as soon as it has said hello. If the server's end of the anchor closes before the hello was taken
 //! (the server died, closed its listener, or refused the client), or nobody takes it in time ([`super::offers`]), the
 //! client withdraws it ([`beeline_lane::offer`]): then nobody has read a byte of the ring, nor will. So the client
-//! connects over TCP, from within its own call, and sends what lies in the ring; the app notices nothing but the time it
-//! takes.
+//! connects over TCP, from within its own call, and sends what lies in the ring; the app notices nothing but the time
+//! it takes.
 //!
 //! 1. An end that other processes hold, too, does not change: they could not be told. It is reset if its door has died.
 //! 2. One thread at a time does this for a connection ([`Desc::leaving`]). A close waits for it, and so does whoever is
@@ -202,8 +202,8 @@ fn connected(desc: &'static Desc, deadline: u64) -> Result<Tcp, Errno> {
     let socket = socket_for(desc, family)?;
     let tcp = socket.fd;
     if side.is(state::MET) {
-        // The kernel has made this connection long ago. It takes it for one that was reported only now. One that was reset is
-        // left alone: its error is the app's to see.
+        // The kernel has made this connection long ago. It takes it for one that was reported only now. One that was
+        // reset is left alone: its error is the app's to see.
         if !side.is(state::CONNECTING) && tcp_state(tcp) != Some(TCP_CLOSE) {
             let _ = kernel::connect(tcp, &SockAddr::internet(side.remote.get(), family));
         }

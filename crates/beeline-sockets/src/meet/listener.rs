@@ -2,9 +2,9 @@
 //!
 //! # Who holds what
 //!
-//! A listener may be shared by processes (a pre-forked crowd). Each has a [`Listener`] of its own; what they
-//! must agree on is in a [`Share`], a page that exists from the first `fork` on. Its locks are robust, and the door itself is
-//! the kernel's, so that a process that dies at any instruction leaves nothing behind.
+//! A listener may be shared by processes (a pre-forked crowd). Each has a [`Listener`] of its own; what they must agree
+//! on is in a [`Share`], a page that exists from the first `fork` on. Its locks are robust, and the door itself is the
+//! kernel's, so that a process that dies at any instruction leaves nothing behind.
 //!
 //! | what | where |
 //! |---|---|

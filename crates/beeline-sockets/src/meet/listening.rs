@@ -210,8 +210,8 @@ pub(super) fn prepare_fork() {
     });
 }
 
-/// After a `fork`, in the parent: what its threads have kept since [`prepare_fork`] the child has, too. The caller holds
-/// `changing::changing`.
+/// After a `fork`, in the parent: what its threads have kept since [`prepare_fork`] the child has, too. The caller
+/// holds `changing::changing`.
 pub(super) fn give_up_kept() {
     table::for_each(|_, desc| {
         if let Some(listener) = Listener::of(desc).filter(|listener| listener.lobby.keeps_any()) {

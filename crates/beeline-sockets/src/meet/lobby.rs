@@ -7,23 +7,23 @@
 //! 1. A silent client is waited for, for [`AWAIT_NS`], and only while nobody else has come ([`await_hello`]).
 //! 2. A wait in vain is charged to the client's user, who gets no other for [`RESPITE_NS`]: silence costs the server a
 //!    thousandth of its time at most, and others' clients are waited for as ever. Users who come by the dozen share one
-//!    account, [`STRANGERS_NS`]. On a CPU that both share the server wakes up before the client's next call, each time: so
-//!    a client whose user has had his wait gets a glance, of [`GLANCE_NS`], as long as such are not in vain; of those that are
-//!    there is one in [`GLANCE_RESPITE_NS`], whoever it is for. A client that lets the server wait and speaks just in time is
-//!    charged as well: what a wait or a glance lasts beyond [`SOON_NS`], in which nearly all speak, comes out of an account
-//!    that fills by a [`CHARGE`]th of the time and holds one wait. Both
-//!    together, nobody has more than an eighth of the server's time.
+//!    account, [`STRANGERS_NS`]. On a CPU that both share the server wakes up before the client's next call, each time:
+//!    so a client whose user has had his wait gets a glance, of [`GLANCE_NS`], as long as such are not in vain; of
+//!    those that are there is one in [`GLANCE_RESPITE_NS`], whoever it is for. A client that lets the server wait and
+//!    speaks just in time is charged as well: what a wait or a glance lasts beyond [`SOON_NS`], in which nearly all
+//!    speak, comes out of an account that fills by a [`CHARGE`]th of the time and holds one wait. Both together, nobody
+//!    has more than an eighth of the server's time.
 //! 3. Then the client is put into the *lobby* ([`park`]): its anchor goes into a small epoll set of the listener, whose
 //!    readability counts as the listener's. The set exists as long as the door is open, so every thread that waits for
 //!    the listener waits for all clients in the lobby, whoever put them there.
 //! 4. The lobby has room for [`PENDING_MAX`]. When it is full, the oldest client of the user who has most there goes.
 //! 5. The lobby is this process's, while in TCP's queue anybody who shares the listener could serve a client. One of a
-//!    crowd may leave `accept` with another client to serve, or to wait for its turn at a lock of the app's, and not come
-//!    back for long. So it first takes one that it has put aside, if any has spoken, and then sends the others away
-//!    ([`leave_to_crowd`]): they begin again over TCP. As that costs them something, one of a crowd waits longer before, and a
-//!    moment, [`MOMENT_NS`], for whoever it is: on a busy CPU the server's waking up is what keeps the client from its next call.
-//!    Where no other process takes clients from the door, those that have spoken stay, for the next `accept`: a client that never
-//!    calls anything again would never hear that it was sent away.
+//!    crowd may leave `accept` with another client to serve, or to wait for its turn at a lock of the app's, and not
+//!    come back for long. So it first takes one that it has put aside, if any has spoken, and then sends the others
+//!    away ([`leave_to_crowd`]): they begin again over TCP. As that costs them something, one of a crowd waits longer
+//!    before, and a moment, [`MOMENT_NS`], for whoever it is: on a busy CPU the server's waking up is what keeps the
+//!    client from its next call. Where no other process takes clients from the door, those that have spoken stay, for
+//!    the next `accept`: a client that never calls anything again would never hear that it was sent away.
 //!
 //! Ends that wait for their client's next connection are here, too, in places of their own ([`kept`]).
 //!
@@ -61,7 +61,8 @@ const RESPITE_NS: u64 = 2_000_000_000;
 const AWAIT_IN_CROWD_NS: i64 = 20_000_000;
 /// How long one of a crowd waits for a user who has had his wait.
 const MOMENT_NS: i64 = 300_000;
-/// How long a client of such a user is waited for where there is no crowd, and how long none is after one such wait in vain.
+/// How long a client of such a user is waited for where there is no crowd, and how long none is after one such wait in
+/// vain.
 const GLANCE_NS: i64 = 100_000;
 const GLANCE_RESPITE_NS: u64 = 100_000_000;
 /// How long no user gets a wait who is not known to have cost one.
@@ -87,7 +88,8 @@ pub(super) struct Pending {
     since_ns: AtomicU64,
 }
 
-/// Until when a user's waits are made up for; from [`CREDIT_NS`] before that on his silent clients are waited for again.
+/// Until when a user's waits are made up for; from [`CREDIT_NS`] before that on his silent clients are waited for
+/// again.
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct Respite {
@@ -336,8 +338,8 @@ pub(super) fn park(listener: &Listener, anchor: i32) -> Option<i32> {
     park_for(listener, anchor, user_of(anchor))
 }
 
-/// Puts a client that has spoken there, for whoever accepts. Whether that one will find a client: not one that the rules
-/// keep out, which is sent away.
+/// Puts a client that has spoken there, for whoever accepts. Whether that one will find a client: not one that the
+/// rules keep out, which is sent away.
 pub(super) fn park_spoken(listener: &Listener, anchor: i32) -> bool {
     let user = trust::peer_uid(anchor);
     if is_welcome(user) {
@@ -429,8 +431,8 @@ mod tests {
         unsafe { Box::<Lobby>::new_zeroed().assume_init() }
     }
 
-    /// For how long in a second the server waits for clients of one user, each of which speaks after so long, with the next
-    /// there at once.
+    /// For how long in a second the server waits for clients of one user, each of which speaks after so long, with the
+    /// next there at once.
     fn waited_ns(speaks_ns: u64) -> u64 {
         let (lobby, begin_ns) = (lobby(), 10 * SECOND_NS);
         let (mut now_ns, mut waited_ns) = (begin_ns, 0);

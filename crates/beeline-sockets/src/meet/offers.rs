@@ -1,26 +1,28 @@
 //! Hellos that nobody has taken yet.
 //!
-//! A door's queue takes a client whether or not somebody will come for it: its process may be busy, stopped, or one that
-//! only watches the listener and has another program accept. Over TCP such a client waits, too, but whoever accepts gets
-//! it. So an *offer*, a hello that is not taken, is looked after:
+//! A door's queue takes a client whether or not somebody will come for it: its process may be busy, stopped, or one
+//! that only watches the listener and has another program accept. Over TCP such a client waits, too, but whoever
+//! accepts gets it. So an *offer*, a hello that is not taken, is looked after:
 //!
 //! 1. From its hello on a client's end is in the list of this process, [`state::OFFERED`] in its side, until it is seen
 //!    to be taken, goes on over TCP, or is closed.
-//! 2. An offer is *due* [`PATIENCE_NS`] after the hello. Whoever finds it due withdraws it ([`super::late`]), in one atomic
-//!    step against its being taken ([`beeline_lane::offer`]), and the connection goes on over TCP with what lies in the
-//!    ring.
-//! 3. That is found out by every call of the program that could wait or look: a wait sleeps no longer than until the next
-//!    offer of the process is due, whatever it waits for ([`crate::wait`]); calls that do not wait look when they have
-//!    nothing to report. A send on an offer leaves its fast path. A thread that sleeps elsewhere is of no use, others may be.
-//! 4. Whoever leaves an offer cannot look after it any more. A close and the end of the program wait for it, [`LEAVE_NS`]
-//!    in all, the making of a process and a message that carries it (`SCM_RIGHTS`) [`FORK_NS`], and then withdraw it: an
-//!    end with several holders cannot change its path. What another thread withdraws meanwhile they let it finish.
+//! 2. An offer is *due* [`PATIENCE_NS`] after the hello. Whoever finds it due withdraws it ([`super::late`]), in one
+//!    atomic step against its being taken ([`beeline_lane::offer`]), and the connection goes on over TCP with what lies
+//!    in the ring.
+//! 3. That is found out by every call of the program that could wait or look: a wait sleeps no longer than until the
+//!    next offer of the process is due, whatever it waits for ([`crate::wait`]); calls that do not wait look when they
+//!    have nothing to report. A send on an offer leaves its fast path. A thread that sleeps elsewhere is of no use,
+//!    others may be.
+//! 4. Whoever leaves an offer cannot look after it any more. A close and the end of the program wait for it,
+//!    [`LEAVE_NS`] in all, the making of a process and a message that carries it (`SCM_RIGHTS`) [`FORK_NS`], and then
+//!    withdraw it: an end with several holders cannot change its path. What another thread withdraws meanwhile they let
+//!    it finish.
 //! 5. If TCP's queue is full, too, the offer stays and is due again after [`RETRY_NS`]: over TCP the client would wait.
-//! 6. An offer at a door that this very process serves may lie there for [`OWN_NS`]: whoever is to take it is the app itself,
-//!    whose threads may be at anything, perhaps at just what rule 4 is about. So it stays there when it is closed, in the
-//!    order in which it came, and when the process forks.
-//! 7. A listener of which two offers were withdrawn, the second said after the first was due, and none was taken in between,
-//!    gets no hellos for a while (`untaken` in [`super::lookup`]).
+//! 6. An offer at a door that this very process serves may lie there for [`OWN_NS`]: whoever is to take it is the app
+//!    itself, whose threads may be at anything, perhaps at just what rule 4 is about. So it stays there when it is
+//!    closed, in the order in which it came, and when the process forks.
+//! 7. A listener of which two offers were withdrawn, the second said after the first was due, and none was taken in
+//!    between, gets no hellos for a while (`untaken` in [`super::lookup`]).
 //!
 //! The list has a lock of its own, which is innermost. An end is taken out of it before its lane is unmapped.
 
@@ -41,7 +43,8 @@ use crate::{changing, guards, kernel, table, thread};
 /// How long a hello may lie at a door. A server that is there takes it within microseconds, one whose loop is at
 /// something else within milliseconds; a person does not notice the time.
 const PATIENCE_NS: u64 = 80_000_000;
-/// Who finds an offer due so much too late may have been kept from running, as may the server: it is given the time again.
+/// Who finds an offer due so much too late may have been kept from running, as may the server: it is given the time
+/// again.
 const LATE_NS: u64 = 20_000_000;
 /// How long it may lie at a door of this process.
 const OWN_NS: u64 = 1_000_000_000;

@@ -13,9 +13,9 @@ use crate::{Errno, changing, kernel};
 /// Whether the listener has a client at its door, after the kernel has called one of its hidden descriptors readable.
 ///
 /// A non-blocking `accept` waits a moment for the hello itself, and a client that stays silent costs the app one
-/// `EAGAIN`; taking clients from the door here would cost each connection some ten system calls. A blocking `accept` would
-/// sleep on, so a listener that blocks is only called ready when a client has spoken. Where TCP's queue alone had somebody, that
-/// is looked at before, as to take nobody from a door costs more.
+/// `EAGAIN`; taking clients from the door here would cost each connection some ten system calls. A blocking `accept`
+/// would sleep on, so a listener that blocks is only called ready when a client has spoken. Where TCP's queue alone had
+/// somebody, that is looked at before, as to take nobody from a door costs more.
 #[must_use]
 pub fn door_ready(desc: &'static Desc) -> bool {
     let Some(listener) = Listener::of(desc) else { return false };
@@ -44,8 +44,8 @@ pub fn door_ready(desc: &'static Desc) -> bool {
     ready
 }
 
-/// Whether the door or the lobby of a listener that does not block has a client, who may not have spoken yet. What made the lobby
-/// readable may be no client, but the end of one that was kept, or a bell that one has left.
+/// Whether the door or the lobby of a listener that does not block has a client, who may not have spoken yet. What made
+/// the lobby readable may be no client, but the end of one that was kept, or a bell that one has left.
 fn may_have_client(listener: &Listener) -> bool {
     let lobby = &listener.lobby;
     !lobby.keeps_any()

@@ -1,10 +1,10 @@
 //! A connection that was reset before it was accepted.
 //!
-//! On TCP, a client that connects and resets its connection at once is accepted all the same: `accept` returns a
-//! socket whose first read fails with `ECONNRESET`, which polls as readable, writable, failed and hung up, and whose
-//! `getpeername` fails with `ENOTCONN`. A server may rely on it: it was told that somebody is there, and must not be put
-//! to sleep. So a client that breaks the rules at the door is shown as such a connection, and the kernel makes it: a
-//! real socket of loopback, whose client has gone with a reset. Only its own address is not the listener's.
+//! On TCP, a client that connects and resets its connection at once is accepted all the same: `accept` returns a socket
+//! whose first read fails with `ECONNRESET`, which polls as readable, writable, failed and hung up, and whose
+//! `getpeername` fails with `ENOTCONN`. A server may rely on it: it was told that somebody is there, and must not be
+//! put to sleep. So a client that breaks the rules at the door is shown as such a connection, and the kernel makes it:
+//! a real socket of loopback, whose client has gone with a reset. Only its own address is not the listener's.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

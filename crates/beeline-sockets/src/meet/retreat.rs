@@ -9,9 +9,9 @@
 //! 4. A later `accept` or poll makes the door anew when the limit is no longer near ([`super::door`]).
 //!
 //! When there is no descriptor left for the program, doors at which nobody waits are closed at once, with what else is
-//! hidden. Where clients wait the door stays, although it is in the way of one descriptor: a client of this very process
-//! would find no number either with which to begin again over TCP. A process that only inherited a door which another
-//! serves leaves it in any case.
+//! hidden. Where clients wait the door stays, although it is in the way of one descriptor: a client of this very
+//! process would find no number either with which to begin again over TCP. A process that only inherited a door which
+//! another serves leaves it in any case.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -39,9 +39,9 @@ pub(crate) fn from_all_doors(reason: Reason) {
     });
 }
 
-/// The limit of descriptors is about to become `limit`. Where it is lowered below numbers of ours, these serve as before,
-/// but to give one up gains the program none. So doors are made anew, below the limit, where there is room for them
-/// ([`super::door`]); until then clients come over TCP. The caller holds `changing::changing`.
+/// The limit of descriptors is about to become `limit`. Where it is lowered below numbers of ours, these serve as
+/// before, but to give one up gains the program none. So doors are made anew, below the limit, where there is room for
+/// them ([`super::door`]); until then clients come over TCP. The caller holds `changing::changing`.
 pub(crate) fn descriptor_limit_changes(limit: u64) {
     if reserve::change_descriptor_limit(limit) {
         from_all_doors(Reason::DescriptorsShort);

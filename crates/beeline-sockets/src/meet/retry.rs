@@ -2,8 +2,8 @@
 //!
 //! A door is shut until its server accepts for the first time ([`super::door`]). A program that listens and starts its
 //! client at once has a client there before that `accept`, microseconds mostly, and the connection would be TCP for all
-//! its life. Kernel TCP makes such a client wait, too, if only for its first answer. So a socket that blocks tries again
-//! for a moment; but once in vain is enough for each listener and client.
+//! its life. Kernel TCP makes such a client wait, too, if only for its first answer. So a socket that blocks tries
+//! again for a moment; but once in vain is enough for each listener and client.
 //!
 //! Between hosts a door that is shut or full is worth a longer wait: clients come faster than the server accepts, whom
 //! the bridges keep from running where there are few CPUs, and TCP's own queue makes them wait as well, for a second.

@@ -1,17 +1,18 @@
 //! Ends that one of a crowd keeps, while it waits in accept(2): [`beeline_lane::seat`].
 //!
-//! Of several processes that accept from one listener any may take a client from the door or from TCP's queue, but an end that stands
-//! ([`super::standing`]) leads to one of them. So it is used only while that one waits:
+//! Of several processes that accept from one listener any may take a client from the door or from TCP's queue, but an
+//! end that stands ([`super::standing`]) leads to one of them. So it is used only while that one waits:
 //!
-//! 1. A process of a crowd keeps one end, that of its last client, as long as its clients come back over such ends ([`Seats`]): one that is
-//!    always busy finds its clients at the door, and what keeping an end takes would be lost.
+//! 1. A process of a crowd keeps one end, that of its last client, as long as its clients come back over such ends
+//!    ([`Seats`]): one that is always busy finds its clients at the door, and what keeping an end takes would be lost.
 //! 2. A thread that has found no client at the door and in TCP's queue sits down for as long as it waits
-//!    ([`while_seated`]). It stands up before a handler of the app runs, and where it is cancelled or a handler jumps out.
-//! 3. Who stands up and finds the end claimed takes its client before any other, or gives the end up: then that client begins again
-//!    over TCP.
+//!    ([`while_seated`]). It stands up before a handler of the app runs, and where it is cancelled or a handler jumps
+//!    out.
+//! 3. Who stands up and finds the end claimed takes its client before any other, or gives the end up: then that client
+//!    begins again over TCP.
 //! 4. Meanwhile the thread sleeps on its own and not with the crowd ([`super::accept_lock`]), which has no such ends.
-//! 5. A client prefers the end that it used last: that server runs, while one that sits there already has to be woken up. So it waits a
-//!    moment for a server that is about to sit down ([`await_server`]), where that has been worth it.
+//! 5. A client prefers the end that it used last: that server runs, while one that sits there already has to be woken
+//!    up. So it waits a moment for a server that is about to sit down ([`await_server`]), where that has been worth it.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -89,8 +90,8 @@ impl Trial {
 /// Seats that this process has placed.
 static PLACED: AtomicU32 = AtomicU32::new(0);
 
-/// Gives an end that is about to be kept a seat, or none where nobody else takes the listener's clients. The lane is not released yet. The
-/// caller holds the listener's lock.
+/// Gives an end that is about to be kept a seat, or none where nobody else takes the listener's clients. The lane is
+/// not released yet. The caller holds the listener's lock.
 pub(super) fn place(listener: &Listener, lane: &PooledLane) {
     /// Bits of a seat's state, and of the count of seats.
     const STATE_BITS: u32 = 2;
@@ -112,8 +113,8 @@ pub(super) fn is_kept(listener: &Listener) {
     }
 }
 
-/// Waits for clients, in a seat if an end is kept, which `wait` is told: who sits must hear of ends that are kept meanwhile. Returns the hidden
-/// anchor of an end that was claimed, too: rule 3.
+/// Waits for clients, in a seat if an end is kept, which `wait` is told: who sits must hear of ends that are kept
+/// meanwhile. Returns the hidden anchor of an end that was claimed, too: rule 3.
 pub(super) fn while_seated<R>(listener: &'static Listener, wait: impl FnOnce(bool) -> R) -> (R, Option<i32>) {
     if !listener.lobby.keeps_any() {
         return (wait(false), None);
@@ -138,8 +139,8 @@ pub(super) fn came_otherwise(listener: &Listener) {
     }
 }
 
-/// The client that has claimed an end, whose anchor has this hidden number, has not said hello yet: the end is given up, unless another
-/// thread waits for it.
+/// The client that has claimed an end, whose anchor has this hidden number, has not said hello yet: the end is given
+/// up, unless another thread waits for it.
 pub(super) fn give_up(listener: &Listener, hidden: i32) {
     let _guard = listener.lock.lock();
     let (kept, set) = listener.lobby.kept();
@@ -195,8 +196,8 @@ const MOMENT_NS: u64 = 10_000;
 /// Whether clients do so.
 static AWAITING: Trial = Trial { vain: AtomicU32::new(0) };
 
-/// The client's part: takes the end that was used last, if its server sits there or does so within a moment. It runs, and whoever sits there
-/// already has to be woken up.
+/// The client's part: takes the end that was used last, if its server sits there or does so within a moment. It runs,
+/// and whoever sits there already has to be woken up.
 pub(super) fn await_server(route: &Route) -> Option<Offer> {
     if peers_are_near() || !AWAITING.is_worth() {
         return None;

@@ -1,44 +1,44 @@
 //! Two processes that have met need not meet again: ends that are kept for the next connection.
 //!
-//! Making a connection of two sockets, a name, a door and a hello is some twenty system calls at either end, and most of what a
-//! short connection takes. All of it tells both ends again what they know. So when a connection is closed in good order,
-//! either end may keep its anchor, hidden, beside the idle lane: the end *stands*. The next connection between the two is a word
-//! or two on that anchor ([`hello_io::say_again`]). It has the addresses of the one before, unless the program has bound its port, and
-//! everything else anew: side, descriptor, options, offer.
+//! Making a connection of two sockets, a name, a door and a hello is some twenty system calls at either end, and most
+//! of what a short connection takes. All of it tells both ends again what they know. So when a connection is closed in
+//! good order, either end may keep its anchor, hidden, beside the idle lane: the end *stands*. The next connection
+//! between the two is a word or two on that anchor ([`hello_io::say_again`]). It has the addresses of the one before,
+//! unless the program has bound its port, and everything else anew: side, descriptor, options, offer.
 //!
 //! # While a connection lives
 //!
-//! 1. [`flags::STANDS`] in an end's flags says that it means to keep its anchor. The client says so before its hello, the server
-//!    when it takes that, if it may ([`offer`], [`welcome`]): the client's anchor has a plain name, they
-//!    believe each other's user, nobody else has the lane, nor the listener unless by rule 9. By itself a client does from the second connection
-//!    over a lane on: one that connects once would only leave a dead end.
-//! 2. An end takes the flag back for good, under its lock for sending, when it is shared with another process, shut down, or when
-//!    somebody sleeps on its anchor who would not be rung: who asks for no bytes ([`stands_no_more`]). Then it fences and looks at the
-//!    peer's flags.
+//! 1. [`flags::STANDS`] in an end's flags says that it means to keep its anchor. The client says so before its hello,
+//!    the server when it takes that, if it may ([`offer`], [`welcome`]): the client's anchor has a plain name, they
+//!    believe each other's user, nobody else has the lane, nor the listener unless by rule 9. By itself a client does
+//!    from the second connection over a lane on: one that connects once would only leave a dead end.
+//! 2. An end takes the flag back for good, under its lock for sending, when it is shared with another process, shut
+//!    down, or when somebody sleeps on its anchor who would not be rung: who asks for no bytes ([`stands_no_more`]).
+//!    Then it fences and looks at the peer's flags.
 //!
 //! # Close
 //!
-//! 3. Who closes stores its flags with `CLOSED`, and with `STANDS` if all is in order ([`may_stand`]); fences; and looks at the peer's.
-//!    Without the peer's `STANDS`, or with a writer of the peer's asleep, the anchor is closed as ever, and the kernel tells.
-//!    Else it is kept ([`keep`]), and if the peer has not closed, and is armed, it is rung. By the fences of 2 and of arming, who
-//!    goes to sleep finds `CLOSED`, or is seen, or rung.
-//! 4. So both keep, or the second finds that the first has not. If one keeps and the other does not, its anchor is dead,
-//!    which it finds when it is used next, or, a server, when the kernel reports it.
-//! 5. A server's end goes to its listener's lobby when nobody here uses the lane any more ([`park`]), and only then the lane is `RELEASED`.
-//!    From then on its memory is the client's.
+//! 3. Who closes stores its flags with `CLOSED`, and with `STANDS` if all is in order ([`may_stand`]); fences; and
+//!    looks at the peer's. Without the peer's `STANDS`, or with a writer of the peer's asleep, the anchor is closed as
+//!    ever, and the kernel tells. Else it is kept ([`keep`]), and if the peer has not closed, and is armed, it is rung.
+//!    By the fences of 2 and of arming, who goes to sleep finds `CLOSED`, or is seen, or rung.
+//! 4. So both keep, or the second finds that the first has not. If one keeps and the other does not, its anchor is
+//!    dead, which it finds when it is used next, or, a server, when the kernel reports it.
+//! 5. A server's end goes to its listener's lobby when nobody here uses the lane any more ([`park`]), and only then the
+//!    lane is `RELEASED`. From then on its memory is the client's.
 //!
 //! # Again
 //!
-//! 6. A client takes an idle lane of which both flags are there and its own end is closed ([`connect`]). The listener must be the one that
-//!    a new connection would reach now, the user, namespace and server's address those of before. Its own address is the one that the
-//!    anchor's name reserves, or that of its socket where the program has bound the port: the socket holds it, hidden, as long as
-//!    the connection lasts. A name with such a port reserves it only as long, so it serves connections with bound ports alone. The client
-//!    resets the lane, offers it, and says hello again. From there on everything is as after a hello: offer, late fallback, order at the
-//!    listener.
-//! 7. While a hello of its own lies at the listener's door a thread does not use what stands: it would overtake that. Connects of
-//!    several threads or processes have no order but what they tell each other, which takes longer.
-//! 8. The server takes what stands in its lobby when the hello is there ([`super::admit::take_again`]), after the same questions
-//!    about options, rules, users and an address that is another than before as with a hello.
+//! 6. A client takes an idle lane of which both flags are there and its own end is closed ([`connect`]). The listener
+//!    must be the one that a new connection would reach now, the user, namespace and server's address those of before.
+//!    Its own address is the one that the anchor's name reserves, or that of its socket where the program has bound the
+//!    port: the socket holds it, hidden, as long as the connection lasts. A name with such a port reserves it only as
+//!    long, so it serves connections with bound ports alone. The client resets the lane, offers it, and says hello
+//!    again. From there on everything is as after a hello: offer, late fallback, order at the listener.
+//! 7. While a hello of its own lies at the listener's door a thread does not use what stands: it would overtake that.
+//!    Connects of several threads or processes have no order but what they tell each other, which takes longer.
+//! 8. The server takes what stands in its lobby when the hello is there ([`super::admit::take_again`]), after the same
+//!    questions about options, rules, users and an address that is another than before as with a hello.
 //!
 //! # Among several
 //!
@@ -48,7 +48,8 @@
 //! # Giving up
 //!
 //! 10. A `fork`, a program that is executed, descriptors that run short, a door that is left, another user: idle ends
-//!     are closed. They are few ([`lobby`], `pool_lanes_max`), the oldest go first, and kept only while there are many numbers.
+//!     are closed. They are few ([`lobby`], `pool_lanes_max`), the oldest go first, and kept only while there are many
+//!     numbers.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -120,7 +121,8 @@ pub(super) fn flag_of(lane: &PooledLane) -> u32 {
     if lane.stands.home().is_null() { 0 } else { flags::STANDS }
 }
 
-/// Whether the end, which is about to be closed and leaves nothing unread, is in good order: rule 3. The caller holds both locks.
+/// Whether the end, which is about to be closed and leaves nothing unread, is in good order: rule 3. The caller holds
+/// both locks.
 pub(super) fn may_stand(desc: &Desc, lane: &LaneMemory, side: &SideState) -> bool {
     let (ours, theirs) = (lane.flags(desc.end()), lane.flags(desc.end().peer()));
     let taken = desc.end() == End::Server || theirs & flags::TAKEN != 0;
@@ -138,8 +140,8 @@ pub(super) fn may_stand(desc: &Desc, lane: &LaneMemory, side: &SideState) -> boo
         && desc.pooled().is_some_and(|pooled| pooled.is_ours_alone() && pooled.stands.anchor().is_none())
 }
 
-/// Keeps the anchor of an end whose flags are stored, with a fence behind. False if it is to be closed: rule 3. The caller holds both
-/// locks.
+/// Keeps the anchor of an end whose flags are stored, with a fence behind. False if it is to be closed: rule 3. The
+/// caller holds both locks.
 pub(super) fn keep(desc: &'static Desc, lane: &LaneMemory, side: &SideState) -> bool {
     let (end, peer) = (desc.end(), desc.end().peer());
     let Some(pooled) = desc.pooled() else { return false };
@@ -149,7 +151,8 @@ pub(super) fn keep(desc: &'static Desc, lane: &LaneMemory, side: &SideState) -> 
     {
         return false;
     }
-    // The number may be another file's by now: libc closes some of its own without a word. Such a file must not even be closed.
+    // The number may be another file's by now: libc closes some of its own without a word. Such a file must not even be
+    // closed.
     let known = side.origin.anchor_cookie.load(Relaxed);
     let is_ours = |fd| kernel::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE) == Ok(known);
     let fd = desc.fd.load(Relaxed);
@@ -170,8 +173,8 @@ pub(super) fn keep(desc: &'static Desc, lane: &LaneMemory, side: &SideState) -> 
     true
 }
 
-/// The server's end of a lane is closed, nobody here uses it any more, and its anchor is kept: it waits for its client at the
-/// listener, if that is still the same. Rule 5.
+/// The server's end of a lane is closed, nobody here uses it any more, and its anchor is kept: it waits for its client
+/// at the listener, if that is still the same. Rule 5.
 pub(super) fn park(lane: &'static PooledLane) -> bool {
     let is_wanted = lane.is_small() && crate::live(option::pool_lanes_max) != 0;
     if lane.stands.anchor().is_none() || !lane.is_ours_alone() || !is_wanted {

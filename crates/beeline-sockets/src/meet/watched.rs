@@ -1,16 +1,17 @@
 //! Listeners that a program watches and leaves to another one.
 //!
-//! A super-server (inetd with `wait`, Dovecot's master, whoever activates services by their sockets) waits for a client,
-//! and then starts a program that accepts. That program has the TCP listener and not the door, so clients at the door would
-//! wait for nobody. Only a program that accepts may have a door:
+//! A super-server (inetd with `wait`, Dovecot's master, whoever activates services by their sockets) waits for a
+//! client, and then starts a program that accepts. That program has the TCP listener and not the door, so clients at
+//! the door would wait for nobody. Only a program that accepts may have a door:
 //!
 //! 1. A process that is told of a client and has not accepted since has been *told* ([`Listener::told_ns`]).
 //! 2. If one that was told starts a program that gets the listener, the door is shut, in whatever process that is seen:
-//!    its clients begin again over TCP at once, where the new program finds them ([`pass_on`]). Not if several processes
-//!    serve the door.
+//!    its clients begin again over TCP at once, where the new program finds them ([`pass_on`]). Not if several
+//!    processes serve the door.
 //! 3. One that was told, and [`TOLD_NS`] later waits again while somebody is still at the door, gives it up. So it does
 //!    when it finds that the door was shut. From then on it is told of clients in TCP's queue only, which is the truth.
-//!    Not while clients of its own are there: it is to take them itself, and what it has closed or shared could not begin again.
+//!    Not while clients of its own are there: it is to take them itself, and what it has closed or shared could not
+//!    begin again.
 //! 4. Watching alone does not open a door again that was given up; accepting does.
 //! 5. Clients of whoever breaks this unseen withdraw ([`super::offers`]).
 
@@ -73,8 +74,8 @@ pub(super) fn give_up(desc: &'static Desc, listener: &'static Listener) {
     door::leave_door(listener, Reason::ListenerOnlyWatched);
 }
 
-/// A program is about to be started; `gets` tells which listeners of this process it gets, by number. Runs in a child of
-/// `vfork`, too.
+/// A program is about to be started; `gets` tells which listeners of this process it gets, by number. Runs in a child
+/// of `vfork`, too.
 pub(crate) fn pass_on(mut gets: impl FnMut(i32, &'static Desc) -> bool) {
     table::for_each(|fd, desc| {
         if let Some(listener) = Listener::of(desc)

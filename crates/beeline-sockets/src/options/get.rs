@@ -105,8 +105,8 @@ fn error_of(fd: i32, desc: &'static Desc) -> Option<i32> {
     }
     let side = desc.side();
     observe(desc, side);
-    // Nobody has written into the lane of a client that was not taken: only the kernel knows that its door died, or that the TCP
-    // connection below it was reset.
+    // Nobody has written into the lane of a client that was not taken: only the kernel knows that its door died, or
+    // that the TCP connection below it was reset.
     if !side.is(state::TAKEN | state::PEER_CLOSED | state::RESET) && desc.end() == End::Client {
         let below = loopback::socket_below(desc, side).map_or(0, |socket| kernel::poll_now(socket, 0) & libc::POLLHUP);
         let revents = kernel::poll_now(fd, 0) | below;

@@ -1,6 +1,6 @@
 //! What a TCP connection over the loopback device says about itself, measured on Linux: for options that nobody has
-//! set, and for `TCP_INFO`. A lane between network namespaces has its TCP connection below it, over whatever device: that is asked
-//! instead what this one is asked about its path.
+//! set, and for `TCP_INFO`. A lane between network namespaces has its TCP connection below it, over whatever device:
+//! that is asked instead what this one is asked about its path.
 
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering::Relaxed;

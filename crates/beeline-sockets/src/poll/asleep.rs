@@ -36,7 +36,8 @@ pub(super) fn sleep(
     Some(woken)
 }
 
-/// Names the sleep that begins, if it is on several lanes, and asks the kernel for its alarm in the place behind those that are `used`.
+/// Names the sleep that begins, if it is on several lanes, and asks the kernel for its alarm in the place behind those
+/// that are `used`.
 fn name_sleep(held: &Held<'_>, shadow: &mut [pollfd], used: usize) -> Option<PollSleep> {
     // More places than descriptors may be open the kernel does not take.
     if held.lanes() < 2 || used >= kernel::recent_descriptor_limit() {

@@ -1,7 +1,8 @@
 //! The spin of a call, and what it learns from how its sleeps end.
 //!
-//! It is the lane's that was heard of last. Without any lane it is the first listener's that has a door: a client that connects as
-//! soon as the last one was served is there before this thread would have gone to sleep. Then a look is a system call.
+//! It is the lane's that was heard of last. Without any lane it is the first listener's that has a door: a client that
+//! connects as soon as the last one was served is there before this thread would have gone to sleep. Then a look is a
+//! system call.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -34,12 +35,14 @@ fn lane(entry: &pollfd) -> Option<&'static Desc> {
     table::get(entry.fd).filter(|desc| desc.is_lane())
 }
 
-/// The lane that was heard of last: the next news is most likely to come from there, and from the CPU that its peer runs on.
+/// The lane that was heard of last: the next news is most likely to come from there, and from the CPU that its peer
+/// runs on.
 fn best(fds: &[pollfd]) -> Option<&'static Desc> {
     fds.iter().filter_map(lane).max_by_key(|desc| desc.pace.heard())
 }
 
-/// The first listener with a door whose clients are waited for, and that no other process may have: a crowd would spin for one client.
+/// The first listener with a door whose clients are waited for, and that no other process may have: a crowd would spin
+/// for one client.
 fn listener(fds: &[pollfd]) -> Option<&'static Desc> {
     let awaited = fds.iter().filter(|entry| entry.events & (POLLIN | POLLRDNORM) != 0);
     let mut listeners = awaited.filter_map(|entry| table::get(entry.fd).filter(|desc| desc.kind() == Kind::Listener));

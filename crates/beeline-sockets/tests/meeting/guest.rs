@@ -293,8 +293,8 @@ fn watcher() {
     say(String::from_utf8_lossy(&bytes[..length]));
 }
 
-/// Connects, is told once that it may send, and asks for the next shots when it is let go: by a change and, with the member taken out and
-/// put in again, by an addition.
+/// Connects, is told once that it may send, and asks for the next shots when it is let go: by a change and, with the
+/// member taken out and put in again, by an addition.
 fn shot() {
     let mut stream = TcpStream::connect(required("ADDRESS")).expect("connected");
     let fd = stream.as_raw_fd();

@@ -1,12 +1,12 @@
 //! Rules: what holds for some connections only.
 //!
-//! 1. A rule says whom it is for (`program`, `role`, `address`, `port`; all that are said must match) and what then holds
-//!    (`path`, and options whose [`Reach`] has rules). **The first rule that matches a connection counts, as a whole**; a
-//!    connection that none matches goes by the options of its process.
+//! 1. A rule says whom it is for (`program`, `role`, `address`, `port`; all that are said must match) and what then
+//!    holds (`path`, and options whose [`Reach`] has rules). **The first rule that matches a connection counts, as a
+//!    whole**; a connection that none matches goes by the options of its process.
 //! 2. `address` and `port` are the server's, in both roles: where a client connects to, and where a server was
 //!    connected to. So one rule speaks of both ends.
-//! 3. `program` matches the program's own name: of its file, or, of a script, of the script. A pattern with a `/` is for
-//!    the path of the file. `*` stands for any characters, `?` for one. What program it is does not change while it
+//! 3. `program` matches the program's own name: of its file, or, of a script, of the script. A pattern with a `/` is
+//!    for the path of the file. `*` stands for any characters, `?` for one. What program it is does not change while it
 //!    runs, so a rule for another program is left out when rules are read, and takes no room.
 //! 4. The command writes rules as parts of the list of options, `rule=key=value;key=value`. The library keeps
 //!    [`RULES_MAX`] of those that are for it, in memory of fixed size; the command refuses more.
@@ -260,8 +260,8 @@ fn ports(text: &str) -> Option<(u16, u16)> {
 
 /// Whether a text fits a pattern: `*` stands for any characters, `?` for one.
 ///
-/// After a mismatch only the last `*` is tried with one character more, which finds every match, in time that grows with
-/// the product of both lengths at most.
+/// After a mismatch only the last `*` is tried with one character more, which finds every match, in time that grows
+/// with the product of both lengths at most.
 #[must_use]
 pub fn glob(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0_usize, 0_usize);
@@ -303,8 +303,8 @@ impl Rules {
     /// No rules.
     pub const NONE: Self = Self { count: 0, rules: [Body::EMPTY; RULES_MAX] };
 
-    /// Reads those rules of a list of options that `is_ours` picks. What cannot be understood, and what there is no room
-    /// for, is left out: a guest does not stop its host over a typing error.
+    /// Reads those rules of a list of options that `is_ours` picks. What cannot be understood, and what there is no
+    /// room for, is left out: a guest does not stop its host over a typing error.
     pub fn read(&mut self, list: &[u8], mut is_ours: impl FnMut(&Rule<'_>) -> bool) {
         let texts = list.split(|&byte| byte == b',').filter_map(|part| part.strip_prefix(PREFIX));
         let rules = texts.filter_map(|text| Rule::parse(text).ok());

@@ -163,8 +163,8 @@ pub fn epoll_mod_unseen(set: i32, fd: i32, events: i32) -> i64 {
     unsafe { unseen(libc::SYS_epoll_ctl, [set as usize, libc::EPOLL_CTL_MOD as usize, fd as usize, pointer, 0, 0]) }
 }
 
-/// The kernel's answer, in a way that no preloaded library sees. The call's number is turned round on the way, because the library
-/// gives no lanes to a program whose text tells of such a call.
+/// The kernel's answer, in a way that no preloaded library sees. The call's number is turned round on the way, because
+/// the library gives no lanes to a program whose text tells of such a call.
 ///
 /// # Safety
 /// As for the system call.

@@ -1,23 +1,23 @@
 //! How fast each rail is, and which one would deliver a chunk first.
 //!
 //! 1. A rail's rate is what was measured while it was busy, averaged with weight 1/4 for the newest sample. A sample is
-//!    at least [`SAMPLE_BYTES`], and as much as was in flight when it began, that were acknowledged without the rail running empty in
-//!    between: what a rail delivers that has nothing to do says nothing, nor does what is acknowledged all at once because it waited
-//!    for another rail.
-//!    Acknowledgements come in the order of the stream, so bytes of a rail that was early are acknowledged with those of
-//!    one that was late, and each rail seems to be as fast as its share is large, whatever that is. So it is noted
-//!    which rail each transfer's acknowledgements waited for ([`Rates::waited_for`]): a rail that was waited for more than others was
-//!    given too much, and its sample counts up to an eighth less; one that was waited for less than others, as much more. What the
-//!    latter delivered is what it was given, whatever it could, so what was believed of it before counts, if that is more. (Else its
-//!    share shrinks without end: what it is given is rounded down to whole chunks, which is more than an eighth where these are few.)
+//!    at least [`SAMPLE_BYTES`], and as much as was in flight when it began, that were acknowledged without the rail
+//!    running empty in between: what a rail delivers that has nothing to do says nothing, nor does what is acknowledged
+//!    all at once because it waited for another rail. Acknowledgements come in the order of the stream, so bytes of a
+//!    rail that was early are acknowledged with those of one that was late, and each rail seems to be as fast as its
+//!    share is large, whatever that is. So it is noted which rail each transfer's acknowledgements waited for
+//!    ([`Rates::waited_for`]): a rail that was waited for more than others was given too much, and its sample counts up
+//!    to an eighth less; one that was waited for less than others, as much more. What the latter delivered is what it
+//!    was given, whatever it could, so what was believed of it before counts, if that is more. (Else its share shrinks
+//!    without end: what it is given is rounded down to whole chunks, which is more than an eighth where these are few.)
 //! 2. Without a sample of the last [`SAMPLE_LIFE_NS`] the nominal speed counts. So a rail that once was slow and was
 //!    therefore given nothing is tried again.
 //! 3. The next chunk goes to the rail on which it would be there first: (bytes in flight + chunk) / rate. Over a long
 //!    transfer the shares are then in proportion to the rates, and no rail ends long after the others.
 //!    A rail that is late, because for longer than what it holds should take nothing was acknowledged, is as much later
 //!    with the next chunk: one that hangs is passed over before anybody knows that it is dead.
-//! 4. If that rail has no room, the chunk waits for it rather than taking one on which it would be there later. The rail
-//!    holds bytes, so it has an acknowledgement to come, or goes down, and then the question is asked again.
+//! 4. If that rail has no room, the chunk waits for it rather than taking one on which it would be there later. The
+//!    rail holds bytes, so it has an acknowledgement to come, or goes down, and then the question is asked again.
 
 use super::RailLife;
 
@@ -81,8 +81,8 @@ impl Rates {
         RailLife { rail: self.rails.len().saturating_sub(1), life: 0 }
     }
 
-    /// Another rail, which is up, takes the place of one that is down: in a new life, and with nothing of the other's. `None`
-    /// when that one is not down.
+    /// Another rail, which is up, takes the place of one that is down: in a new life, and with nothing of the other's.
+    /// `None` when that one is not down.
     pub fn replace(&mut self, rail: usize, nominal_mbps: u32, in_flight_bytes_max: u64) -> Option<RailLife> {
         let life = self.rails.get(rail).filter(|state| !state.is_up)?.life.wrapping_add(1);
         *self.rails.get_mut(rail)? = State::new(nominal_mbps, in_flight_bytes_max, life);
@@ -133,8 +133,8 @@ impl Rates {
         });
     }
 
-    /// An acknowledgement of a transfer over several rails has come, and the first of its bytes were on this one. So long is it
-    /// since that transfer's last one, or its beginning. To be followed by [`Rates::acknowledged`].
+    /// An acknowledgement of a transfer over several rails has come, and the first of its bytes were on this one. So
+    /// long is it since that transfer's last one, or its beginning. To be followed by [`Rates::acknowledged`].
     pub fn waited_for(&mut self, on: RailLife, waited_ns: u64) {
         if let Some(state) = self.living(on) {
             state.waited_ns = state.waited_ns.saturating_add(waited_ns);

@@ -1,7 +1,8 @@
 //! How far a direction of a connection is complete, when its chunks come over several rails.
 //!
 //! 1. `prefix` is how many bytes from the beginning are complete. Above it lie at most `intervals_max` separate
-//!    intervals, in order, none touching another or the prefix. That is all the memory there is, taken at the beginning.
+//!    intervals, in order, none touching another or the prefix. That is all the memory there is, taken at the
+//!    beginning.
 //! 2. A range is accepted if it lies within `[prefix, prefix + window)` and nothing of it was accepted before. A sender
 //!    that keeps the rules of [`super`] never sends another one, so each refusal is a reason to end the connection.
 

@@ -1,10 +1,11 @@
-//! A server and a client of one connection, each a process of its own that `beeline run` has started: what happens to the
-//! programs of whoever asks.
+//! A server and a client of one connection, each a process of its own that `beeline run` has started: what happens to
+//! the programs of whoever asks.
 //!
 //! 1. The server polls its listener before it says its port, so that the door stands when the client comes.
-//! 2. The client says how long a round trip took in the middle, and waits to be let go, so that its statistics can be read.
-//! 3. Both end with the one who started them, whatever becomes of it: the client when its standard input ends, and the server
-//!    when that or its client does.
+//! 2. The client says how long a round trip took in the middle, and waits to be let go, so that its statistics can be
+//!    read.
+//! 3. Both end with the one who started them, whatever becomes of it: the client when its standard input ends, and the
+//!    server when that or its client does.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};

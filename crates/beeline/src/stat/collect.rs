@@ -7,8 +7,8 @@
 //!    started at another time. Of another pid namespace nothing can be said by numbers; there a file is stale when
 //!    its process had it locked and it no longer is (rule 8 of `beeline_stats::layout`).
 //! 3. What is in containers is found by [`super::containers`].
-//! 4. Stale files of one's own are removed. A process that is killed cannot do it itself. Who asks for ended processes is
-//!    shown them, and nothing is removed.
+//! 4. Stale files of one's own are removed. A process that is killed cannot do it itself. Who asks for ended processes
+//!    is shown them, and nothing is removed.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};

@@ -1,10 +1,12 @@
-//! Processes in containers, as root of the host sees them: their statistics, and which network namespace everybody is in.
+//! Processes in containers, as root of the host sees them: their statistics, and which network namespace everybody is
+//! in.
 //!
-//! 1. A process has its statistics file mapped for as long as it lives. So it is found by what the kernel tells of its mappings, and opened
-//!    through `/proc/PID/map_files`, which leads to the very file (proc_pid_map_files(5)). No path within a container is walked: no link
-//!    and no mount in there leads elsewhere, or holds anybody up. Nothing is written or removed.
-//! 2. Only what lies on a tmpfs, by the kernel's word, and has the name of a statistics file is opened. Its bytes are a stranger's, checked as
-//!    all others are, and tell of nobody but the process that has mapped it.
+//! 1. A process has its statistics file mapped for as long as it lives. So it is found by what the kernel tells of its
+//!    mappings, and opened through `/proc/PID/map_files`, which leads to the very file (proc_pid_map_files(5)). No path
+//!    within a container is walked: no link and no mount in there leads elsewhere, or holds anybody up. Nothing is
+//!    written or removed.
+//! 2. Only what lies on a tmpfs, by the kernel's word, and has the name of a statistics file is opened. Its bytes are a
+//!    stranger's, checked as all others are, and tell of nobody but the process that has mapped it.
 //! 3. What was found in the host's own `/dev/shm` is the same file; of it only the process's number here is learnt.
 //! 4. A network namespace has the name of its file in `/run/netns`, or else its number. The command's own has none.
 
@@ -24,8 +26,8 @@ const DIRECTORY: &str = "beeline-";
 /// Of what the kernel tells of a process.
 const TEXT_BYTES_MAX: u64 = 32 << 20;
 
-/// Adds the processes of containers to those that were found, and says of all in which network namespace they are. `everybody`: whether
-/// other processes may be looked into.
+/// Adds the processes of containers to those that were found, and says of all in which network namespace they are.
+/// `everybody`: whether other processes may be looked into.
 pub fn look(processes: &mut Vec<Process>, everybody: bool) {
     let names = names();
     if everybody {

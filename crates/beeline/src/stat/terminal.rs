@@ -11,8 +11,8 @@ use nix::unistd::read;
 const CONTROL_C: u8 = 3;
 const CONTROL_D: u8 = 4;
 
-/// A terminal that gives each key at once and does not show it, until this is dropped. Ctrl-C is a key like others, so that
-/// the terminal is set back after it, too.
+/// A terminal that gives each key at once and does not show it, until this is dropped. Ctrl-C is a key like others, so
+/// that the terminal is set back after it, too.
 pub struct Keys {
     before: Termios,
 }

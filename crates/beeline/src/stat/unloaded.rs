@@ -1,8 +1,8 @@
 //! Processes that were started with Beeline and run a program that the library cannot be loaded into.
 //!
-//! Nobody keeps statistics of them, so they are looked for in /proc: what a process was started with names the library, but
-//! the process has not mapped it, and its program is one that loads none. A file that said so would stay behind when such
-//! a process ends, as nobody in it would remove it.
+//! Nobody keeps statistics of them, so they are looked for in /proc: what a process was started with names the library,
+//! but the process has not mapped it, and its program is one that loads none. A file that said so would stay behind
+//! when such a process ends, as nobody in it would remove it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

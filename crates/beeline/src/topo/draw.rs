@@ -38,8 +38,8 @@ fn host(document: &Document) -> Tree {
     let mut drawn = Tree::new(Strong, host.name.as_deref().unwrap_or("this host"))
         .and(Faint, format!("as described by {}", host.source));
     let drawer = Drawer { document };
-    // Usually a package holds whole nodes; where a node spans packages (several of them in one chassis), it is the other
-    // way round.
+    // Usually a package holds whole nodes; where a node spans packages (several of them in one chassis), it is the
+    // other way round.
     let is_usual = host.nodes.iter().all(|node| packages_of(host, node.id).len() <= 1);
     for package in host.packages.iter().filter(|_| is_usual) {
         drawn.push(drawer.package(package));
@@ -234,7 +234,8 @@ fn with_reasons(mut line: Tree, from: &From, why: bool) -> Tree {
     line
 }
 
-/// The connections that are carried, each with its ends, the app's CPU, and its path: from a rail here to one of the peer's.
+/// The connections that are carried, each with its ends, the app's CPU, and its path: from a rail here to one of the
+/// peer's.
 fn connections(document: &Document) -> Option<Tree> {
     let mut drawn = Tree::new(Plain, "Connections");
     for connection in document.connections.iter().take(CONNECTIONS_DRAWN) {

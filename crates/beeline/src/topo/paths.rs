@@ -1,5 +1,5 @@
-//! The path from each CPU: chosen by the code that the bridge chooses by. CPUs of one node have the same path, so they are
-//! told together.
+//! The path from each CPU: chosen by the code that the bridge chooses by. CPUs of one node have the same path, so they
+//! are told together.
 
 use std::collections::BTreeMap;
 

@@ -1,15 +1,16 @@
 //! Care with what strangers have sent.
 //!
-//! A descriptor that a stranger has sent, or into whose queue a stranger may write, is not harmless: asking a socket may wait for
-//! a lock that its maker holds, and the last to close one may wait for as long as its maker likes. So
+//! A descriptor that a stranger has sent, or into whose queue a stranger may write, is not harmless: asking a socket
+//! may wait for a lock that its maker holds, and the last to close one may wait for as long as its maker likes. So
 //!
-//! 1. it is touched and closed only within a [`Section`], of which each holder has a share, and by threads that others can do
-//!    without ([`super::threads`]), with no lock held;
+//! 1. it is touched and closed only within a [`Section`], of which each holder has a share, and by threads that others
+//!    can do without ([`super::threads`]), with no lock held;
 //! 2. whoever has no need of one any more drops it ([`Strange`]), which only puts it aside, and so is done anywhere;
-//! 3. each thread, before it waits for the next event, closes what was put aside ([`Care::work`]), of holders that have room.
+//! 3. each thread, before it waits for the next event, closes what was put aside ([`Care::work`]), of holders that have
+//!    room.
 //!
-//! A holder whose sections all hang has nothing closed or answered any more, and nothing more is taken from its user when so much
-//! is put aside. Others do not notice.
+//! A holder whose sections all hang has nothing closed or answered any more, and nothing more is taken from its user
+//! when so much is put aside. Others do not notice.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,19 +1,21 @@
 //! What the agent knows, and what it decides. Nothing in here waits, nor asks the kernel: [`super::serving`] does.
 //!
-//! 1. A client's query makes an offer, marked on the page ([`Desk::query`]); then the client gets its end of a lane, and the desk the
-//!    server's ([`Desk::offered`]).
-//! 2. That one is given to nobody before the client has said that its own end is in place, and the kernel over which connection
-//!    ([`Desk::confirmed`]). Whatever fails at the client before has no witness.
-//! 3. A server that asks before that waits ([`super::waiting`]), 20 ms at most, and for no offer that was made later. A client who lets
-//!    servers wait too often, and confirms too late or not at all, has no offers for the rest of a minute.
+//! 1. A client's query makes an offer, marked on the page ([`Desk::query`]); then the client gets its end of a lane,
+//!    and the desk the server's ([`Desk::offered`]).
+//! 2. That one is given to nobody before the client has said that its own end is in place, and the kernel over which
+//!    connection ([`Desk::confirmed`]). Whatever fails at the client before has no witness.
+//! 3. A server that asks before that waits ([`super::waiting`]), 20 ms at most, and for no offer that was made later. A
+//!    client who lets servers wait too often, and confirms too late or not at all, has no offers for the rest of a
+//!    minute.
 //! 4. An offer is given once, to who holds the other end of that connection, by the kernel's word.
-//! 5. Everybody has a share of the agent's time: so many messages in a second ([`Desk::may_speak`]), so many announcements, and so
-//!    many probes, since all servers of the host ask for those. And who proves connections for which there is no offer is not
-//!    heard any more for the rest of a second ([`Desk::may_ask`]): nobody finds an offer by trying. Nor is a client heard that
-//!    has no offer to confirm, or that shows too often what proves nothing ([`Desk::may_confirm`]): a proof costs more than a message.
+//! 5. Everybody has a share of the agent's time: so many messages in a second ([`Desk::may_speak`]), so many
+//!    announcements, and so many probes, since all servers of the host ask for those. And who proves connections for
+//!    which there is no offer is not heard any more for the rest of a second ([`Desk::may_ask`]): nobody finds an offer
+//!    by trying. Nor is a client heard that has no offer to confirm, or that shows too often what proves nothing
+//!    ([`Desk::may_confirm`]): a proof costs more than a message.
 //!
-//! 6. A client whose connection is a probe hears that it is known when its server has asked, or [`HELD`] later: bytes that it sends before the
-//!    server has asked leave nothing to prove.
+//! 6. A client whose connection is a probe hears that it is known when its server has asked, or [`HELD`] later: bytes
+//!    that it sends before the server has asked leave nothing to prove.
 //!
 //! `C` is a carrier, `D` the server's end of a lane. Both are closed with care by whoever drops them last.
 
@@ -217,7 +219,8 @@ impl<C: Clone, D: Clone> Desk<C, D> {
         self.missed.counts(now).has_room(holder)
     }
 
-    /// Whether it is worth a proof that a client says that it is connected: it must have an offer, which is there still.
+    /// Whether it is worth a proof that a client says that it is connected: it must have an offer, which is there
+    /// still.
     ///
     /// # Errors
     /// What it is told else; there is nothing more to hear from it.
@@ -301,7 +304,8 @@ impl<C: Clone, D: Clone> Desk<C, D> {
         is_there
     }
 
-    /// An offer ends. Who waits for it perhaps hears that there is none; and if its client was never in place, that is counted.
+    /// An offer ends. Who waits for it perhaps hears that there is none; and if its client was never in place, that is
+    /// counted.
     pub fn forget(&mut self, offer: u32, now: Instant) -> Vec<Say<C, D>> {
         let Some((Offer { client, content, made, .. }, left)) = self.offers.remove(offer) else { return Vec::new() };
         let has_made_wait = left.iter().any(|(place, _)| self.waiting.any_for(*place, made));
@@ -318,8 +322,8 @@ impl<C: Clone, D: Clone> Desk<C, D> {
         in_vain.into_iter().flat_map(|(_, asked)| self.plainly(asked.carrier, Answer::None)).collect()
     }
 
-    /// The client's end is in place, over this connection by the kernel's word, if it is one; with its address the client is in these
-    /// groups. It hears that, and so does who waits for it.
+    /// The client's end is in place, over this connection by the kernel's word, if it is one; with its address the
+    /// client is in these groups. It hears that, and so does who waits for it.
     pub fn confirmed(&mut self, id: u64, pair: Option<Pair>, groups: u64, now: Instant) -> Vec<Say<C, D>> {
         let offer = self.carriers.get_mut(&id).and_then(|entry| entry.offer.take());
         let Some(offer) = offer else { return self.plainly(id, Answer::Refused) };
@@ -348,8 +352,8 @@ impl<C: Clone, D: Clone> Desk<C, D> {
         says
     }
 
-    /// The client's end of an offer's lane is closed: it has been taken back, or its client has died. What that has written is
-    /// kept for its server.
+    /// The client's end of an offer's lane is closed: it has been taken back, or its client has died. What that has
+    /// written is kept for its server.
     pub fn hung_up(&mut self, offer: u32, now: Instant) {
         let Some(Offer { client, content: Content::Confirmed(..), since, .. }) = self.offers.get(offer) else {
             return;

@@ -1,6 +1,7 @@
 //! Where programs come in: the socket file, and a name in each network namespace that was found ([`super::found`]).
 //!
-//! Each is a listener in the agent's epoll set, which tells of it once; whoever takes a carrier there has it watched again before.
+//! Each is a listener in the agent's epoll set, which tells of it once; whoever takes a carrier there has it watched
+//! again before.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -1,8 +1,9 @@
-//! Network namespaces of this host that the agent finds by itself, to listen there for programs that do not see its socket file
-//! (rules 28 to 31 of the design). Nothing is remembered of those that are not entered: numbers of namespaces are used again.
+//! Network namespaces of this host that the agent finds by itself, to listen there for programs that do not see its
+//! socket file (rules 28 to 31 of the design). Nothing is remembered of those that are not entered: numbers of
+//! namespaces are used again.
 //!
-//! An entrance keeps its namespace alive. So it is closed as soon as the process ends by which the namespace was found, or its name goes,
-//! unless another one is found in that moment.
+//! An entrance keeps its namespace alive. So it is closed as soon as the process ends by which the namespace was found,
+//! or its name goes, unless another one is found in that moment.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
@@ -196,8 +197,8 @@ impl Found {
 }
 
 impl Known {
-    /// Whether there is a name or a process left, by what was seen; `all`: nothing was left out. Where that cannot be told it stays, and
-    /// is looked at `again`.
+    /// Whether there is a name or a process left, by what was seen; `all`: nothing was left out. Where that cannot be
+    /// told it stays, and is looked at `again`.
     fn stays(&mut self, sight: Option<&Sight>, all: bool, again: &mut bool) -> bool {
         let has_ended = self.end.as_ref().is_some_and(is_readable);
         match sight {

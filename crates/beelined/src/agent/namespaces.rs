@@ -1,8 +1,8 @@
 //! Network namespaces, as they are found from a carrier that was made in one: their names and addresses.
 //!
-//! A namespace belongs to a stranger, who may give it as many addresses as he likes, and hold the locks under which they are
-//! told. So of its addresses only so many are read, by a thread that enters it, and whoever asks is in a section of
-//! [`super::care`].
+//! A namespace belongs to a stranger, who may give it as many addresses as he likes, and hold the locks under which
+//! they are told. So of its addresses only so many are read, by a thread that enters it, and whoever asks is in a
+//! section of [`super::care`].
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;

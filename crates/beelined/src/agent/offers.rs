@@ -1,8 +1,9 @@
 //! Offers: what the agent keeps of a connection from the client's query to the server's `accept`.
 //!
-//! 1. An offer is marked on the page, at the place of each listener that its client may be on its way to, from before the client's SYN
-//!    until it ends. One of which nobody knows where it will come out, a probe, is marked everywhere.
-//! 2. It is found by the connection that it is for ([`Pair`]), and by nothing else; and it has that only once its client is in place.
+//! 1. An offer is marked on the page, at the place of each listener that its client may be on its way to, from before
+//!    the client's SYN until it ends. One of which nobody knows where it will come out, a probe, is marked everywhere.
+//! 2. It is found by the connection that it is for ([`Pair`]), and by nothing else; and it has that only once its
+//!    client is in place.
 //! 3. Then the rest has to fit, too ([`judge`]). What decides is here and in [`super::desk`], without a system call.
 
 use std::collections::{BTreeMap, HashMap};
@@ -86,7 +87,8 @@ pub struct Offer<D> {
     pub made: u64,
 }
 
-/// Where an offer was, and the oldest that is still on its way there, by its number in the order in which they were made.
+/// Where an offer was, and the oldest that is still on its way there, by its number in the order in which they were
+/// made.
 pub type Left = Vec<(u32, Option<u64>)>;
 
 /// Why a connection does not get the offer that is for it.
@@ -230,8 +232,8 @@ impl<D> Offers<D> {
         }
     }
 
-    /// Its client is in place, over this connection, and in these groups. Where it is on the way no more; none if there is no such
-    /// offer, or another one for that connection.
+    /// Its client is in place, over this connection, and in these groups. Where it is on the way no more; none if there
+    /// is no such offer, or another one for that connection.
     pub fn confirm(&mut self, id: u32, pair: Pair, groups: u64, now: Instant) -> Option<Left> {
         if self.by_pair.contains_key(&pair) {
             return None;

@@ -1,8 +1,8 @@
 //! Quotas of what is scarce.
 //!
-//! A holder is a user within a network namespace, since root of one container is not root of another. But whoever is root of
-//! a container makes namespaces as he likes, so a user has a share as well, however many namespaces it is in. And where many
-//! users together have taken everything, the one with the most gives way.
+//! A holder is a user within a network namespace, since root of one container is not root of another. But whoever is
+//! root of a container makes namespaces as he likes, so a user has a share as well, however many namespaces it is in.
+//! And where many users together have taken everything, the one with the most gives way.
 
 use std::collections::HashMap;
 

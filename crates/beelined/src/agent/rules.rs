@@ -2,8 +2,9 @@
 //!
 //! 1. Two ends may meet if they are in one group, or everybody may (`all`). Without either nobody may.
 //! 2. An end is in a group if it fits each kind of thing that the group names: network namespace, address, user.
-//! 3. Namespace and user are those of the program that asks, by the kernel's word. The address is the one that it says, if the
-//!    kernel says that its namespace has it. A namespace is named by its file in `/run/netns`; the agent's own one is `host`.
+//! 3. Namespace and user are those of the program that asks, by the kernel's word. The address is the one that it says,
+//!    if the kernel says that its namespace has it. A namespace is named by its file in `/run/netns`; the agent's own
+//!    one is `host`.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -1,17 +1,17 @@
 //! Where servers are known to run under Beeline: a guess, for clients that have not begun to connect.
 //!
-//! 1. A server's announcement makes its addresses known, those that the kernel says its namespace has; so does a connection of
-//!    which it has asked.
-//! 2. Where a client wanted to go is its own word. If the connection came out at another address (a service address), that
-//!    place is known to this client's user in this client's namespace only.
-//! 3. A destination at which nobody took a client's offer is left to TCP for [`BARRED`], for that client's user and namespace;
-//!    unless an offer was asked for there lately: then its server is slow.
-//! 4. Where a connection has told nothing of its server, nothing is tried to be learnt for [`FRUITLESS`], for that client's user and
-//!    namespace. What is learnt otherwise counts at once.
-//! 5. One address may be served in several namespaces. Which of them a client reaches is for the kernel to say; its offer is marked for
-//!    [`MARKS_MAX`] of them.
-//! 6. What is remembered is bounded, in all, for each user, and for each user in each namespace. The oldest goes, found by its
-//!    age and not by a search, and what nobody has announced for [`FORGOTTEN`].
+//! 1. A server's announcement makes its addresses known, those that the kernel says its namespace has; so does a
+//!    connection of which it has asked.
+//! 2. Where a client wanted to go is its own word. If the connection came out at another address (a service address),
+//!    that place is known to this client's user in this client's namespace only.
+//! 3. A destination at which nobody took a client's offer is left to TCP for [`BARRED`], for that client's user and
+//!    namespace; unless an offer was asked for there lately: then its server is slow.
+//! 4. Where a connection has told nothing of its server, nothing is tried to be learnt for [`FRUITLESS`], for that
+//!    client's user and namespace. What is learnt otherwise counts at once.
+//! 5. One address may be served in several namespaces. Which of them a client reaches is for the kernel to say; its
+//!    offer is marked for [`MARKS_MAX`] of them.
+//! 6. What is remembered is bounded, in all, for each user, and for each user in each namespace. The oldest goes, found
+//!    by its age and not by a search, and what nobody has announced for [`FORGOTTEN`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -98,8 +98,8 @@ impl Served {
         self.insert(address, Place { server, port, only: None, seen: now, proven: None, order: 0 });
     }
 
-    /// A client's connection to `destination` has come to the server, at this address, and the server has asked for its offer.
-    /// `is_own`: the address is one of its namespace's.
+    /// A client's connection to `destination` has come to the server, at this address, and the server has asked for its
+    /// offer. `is_own`: the address is one of its namespace's.
     pub fn reached(
         &mut self,
         destination: SocketAddr,

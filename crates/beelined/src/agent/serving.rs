@@ -1,7 +1,7 @@
 //! Questions and answers: what of them has to do with the kernel. What is decided, and who may, is the [`Desk`]'s.
 //!
-//! Any thread may take any event ([`super::threads`]). Each event comes once: a carrier is looked at again when what it has said
-//! is dealt with, one message at a time, so that no stranger has more than the turn of one message.
+//! Any thread may take any event ([`super::threads`]). Each event comes once: a carrier is looked at again when what it
+//! has said is dealt with, one message at a time, so that no stranger has more than the turn of one message.
 
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
@@ -138,8 +138,8 @@ impl Serving {
         }
     }
 
-    /// Somebody has used up a share of the agent's time. For a second the agent comes before nobody: what such a one costs is the
-    /// agent's time, and would be taken from programs that have nothing to do with it.
+    /// Somebody has used up a share of the agent's time. For a second the agent comes before nobody: what such a one
+    /// costs is the agent's time, and would be taken from programs that have nothing to do with it.
     fn rushed(&self, now: Instant) {
         self.rush.store(self.since_the_beginning(now).saturating_add(RUSH_MS), Relaxed);
     }
@@ -209,8 +209,9 @@ impl Serving {
         let _ = self.epoll.modify(&timer.0, &mut event);
     }
 
-    /// Takes one carrier, and what it has said already: it mostly has, and who waits for the answer is not kept waiting for another
-    /// event. The entrance is watched again before, so whatever hangs over the message holds up no other carrier.
+    /// Takes one carrier, and what it has said already: it mostly has, and who waits for the answer is not kept waiting
+    /// for another event. The entrance is watched again before, so whatever hangs over the message holds up no other
+    /// carrier.
     fn accept(&self, entrance: u64, now: Instant) {
         let Some(listener) = self.entrances.get(entrance) else { return };
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;

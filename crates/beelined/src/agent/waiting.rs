@@ -1,8 +1,9 @@
 //! Servers that ask before their client is in place.
 //!
-//! 1. A server waits if a client is on its way to its place, for [`ASKED`] at most, and not longer than any of those is that were on
-//!    their way when it asked: one that comes later cannot be the one that it has accepted.
-//! 2. While there are probes, whoever has asked in vain is remembered for a moment: the probe's client may be told of later.
+//! 1. A server waits if a client is on its way to its place, for [`ASKED`] at most, and not longer than any of those is
+//!    that were on their way when it asked: one that comes later cannot be the one that it has accepted.
+//! 2. While there are probes, whoever has asked in vain is remembered for a moment: the probe's client may be told of
+//!    later.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;

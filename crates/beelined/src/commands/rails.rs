@@ -33,8 +33,8 @@ pub fn list(arguments: &RailsArgs) -> anyhow::Result<()> {
     print(&table(&admitted, &left_out))
 }
 
-/// All that `beeline topo` draws from. A host that hwloc cannot describe and a bridge that does not run or is not for us
-/// to ask are left out: the rest is worth having.
+/// All that `beeline topo` draws from. A host that hwloc cannot describe and a bridge that does not run or is not for
+/// us to ask are left out: the rest is worth having.
 fn report(rules: &RailRules, rails: Vec<Rail>, left_out: Vec<Judged>, arguments: &RailsArgs) -> Report {
     let unused = |(rail, said): Judged| Unused { name: rail.name, reason: said.sentence().into() };
     let mut report = Report {

@@ -19,8 +19,8 @@ pub enum Private {
     No,
 }
 
-/// Reads a file that belongs to root, to us or to `heir`, the user who we are about to become, and that nobody else may write (or, if
-/// private, read). The open file is asked, so it is the one that is read.
+/// Reads a file that belongs to root, to us or to `heir`, the user who we are about to become, and that nobody else may
+/// write (or, if private, read). The open file is asked, so it is the one that is read.
 pub fn read_guarded(path: &Path, private: Private, heir: Option<u32>) -> anyhow::Result<String> {
     let file = File::open(path)?;
     check(&file, private, heir)?;

@@ -2,8 +2,8 @@
 //!
 //! 1. A rule holds for a rail when all that it names holds: provider, network device, an address.
 //! 2. A rail is used if some `allow` rule holds for it, or there are none, and no `deny` rule does.
-//! 3. A provider that goes over the kernel's sockets ([`OVER_SOCKETS`]) is TCP with a bridge in its way, which costs more than TCP itself.
-//!    Its rails are used only if an `allow` rule that holds for them names their provider.
+//! 3. A provider that goes over the kernel's sockets ([`OVER_SOCKETS`]) is TCP with a bridge in its way, which costs
+//!    more than TCP itself. Its rails are used only if an `allow` rule that holds for them names their provider.
 //! 4. Rails of different subnets reach each other only if an entry of `joined` has both subnets.
 
 use std::net::IpAddr;

@@ -2,8 +2,8 @@
 //!
 //! 1. Each end's first frame is its hello. Before it nothing else counts, except `bye`.
 //! 2. A hello of another version ends the connection, whatever else it holds.
-//! 3. Any frame is a sign of life. Once a second there is a ping; who is silent for the timeout is gone. The same timeout
-//!    holds for the first hello.
+//! 3. Any frame is a sign of life. Once a second there is a ping; who is silent for the timeout is gone. The same
+//!    timeout holds for the first hello.
 //! 4. What arrives is paid for from a budget that fills with time: who sends more than any bridge would is cut off. So
 //!    is who lets more than a bounded number of bytes wait for them.
 

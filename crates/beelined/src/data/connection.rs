@@ -224,8 +224,8 @@ impl Connection {
         self.heard_end = Some((offset, flags::RESET | flags::CLOSED));
     }
 
-    /// The other bridge has forgotten the connection. Whether that breaks it: if the app here has closed, and the other end
-    /// has all that it sent, then only the other end's own farewell was lost, with a link, and nobody waits for it.
+    /// The other bridge has forgotten the connection. Whether that breaks it: if the app here has closed, and the other
+    /// end has all that it sent, then only the other end's own farewell was lost, with a link, and nobody waits for it.
     #[must_use]
     pub fn is_broken_unheard(&mut self) -> bool {
         let has_left = self.told_end & OVER != 0 && self.sender.is_idle();
@@ -233,8 +233,8 @@ impl Connection {
         !has_left
     }
 
-    /// Nothing comes of it: the client was refused, and the other bridge is told that there is no such connection when it
-    /// speaks about it.
+    /// Nothing comes of it: the client was refused, and the other bridge is told that there is no such connection when
+    /// it speaks about it.
     pub fn give_up(&mut self) {
         self.stage = Stage::Open;
         self.reset();

@@ -8,10 +8,11 @@
 //!    news it is armed and *cold*: a bell makes it hot again.
 //! 3. The bridge sleeps only after everything was looked at once more since it was armed: lanes (their wake words),
 //!    rails (`may_sleep`), acknowledgements that are due and messages that are written.
-//! 4. On a host with few CPUs a spinning bridge keeps its own clients from running. There it spins only while that pays,
-//!    unless waking a program is dear ([`spin`]), and asks them not to spin either. (`sched_yield` between looks would be worse: Linux 6.18 takes
-//!    a slice for each, and then lets everybody else run first.) Where programs that compute want all CPUs it never spins, and takes a
-//!    priority above theirs ([`crate::priority`]): what kernel TCP does it does in interrupts.
+//! 4. On a host with few CPUs a spinning bridge keeps its own clients from running. There it spins only while that
+//!    pays, unless waking a program is dear ([`spin`]), and asks them not to spin either. (`sched_yield` between looks
+//!    would be worse: Linux 6.18 takes a slice for each, and then lets everybody else run first.) Where programs that
+//!    compute want all CPUs it never spins, and takes a priority above theirs ([`crate::priority`]): what kernel TCP
+//!    does it does in interrupts.
 //! 5. What one peer, one client or one rail does wrong costs it its own connections, and nobody else's.
 
 mod choose;
@@ -274,7 +275,8 @@ impl Engine {
         }
     }
 
-    /// Programs that compute want all CPUs, or do not any more: what was measured tells of another host than this one is now.
+    /// Programs that compute want all CPUs, or do not any more: what was measured tells of another host than this one
+    /// is now.
     fn crowd_turned(&mut self, crowded: bool) {
         self.counts.crowds = self.counts.crowds.saturating_add(crowded.into());
         if let Some(nice) = self.nice {

@@ -1,7 +1,7 @@
 //! Whether a rail that fails when it is asked fails for good.
 //!
-//! A failure may pass (memory that is short, a driver that is being restarted). One that does not, again and again, means
-//! that the rail is gone: then it is retired, so that nobody asks it, and logs its answer, for ever.
+//! A failure may pass (memory that is short, a driver that is being restarted). One that does not, again and again,
+//! means that the rail is gone: then it is retired, so that nobody asks it, and logs its answer, for ever.
 
 /// Failures in a row, and for how long, after which a rail is gone.
 const FAILURES_MAX: u32 = 8;

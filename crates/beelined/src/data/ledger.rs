@@ -2,22 +2,23 @@
 //!
 //! # Rules
 //!
-//! 1. What is compared is the time of the same exchanges between the same two threads, one at each host, over a lane and the
-//!    bridges ("bridge") and over a TCP connection ("TCP"), a few of the one and a few of the other in turn, so that both see the host as
-//!    it is ([`super::probe`]). A thread wakes and sleeps as a program does: what the bridge costs in wakes, and what it loses where all
-//!    CPUs are busy, is in its times.
-//! 2. There are three kinds of exchange ([`Kind`]): short there and back, much there, much back. Each has a verdict of its own.
+//! 1. What is compared is the time of the same exchanges between the same two threads, one at each host, over a lane
+//!    and the bridges ("bridge") and over a TCP connection ("TCP"), a few of the one and a few of the other in turn, so
+//!    that both see the host as it is ([`super::probe`]). A thread wakes and sleeps as a program does: what the bridge
+//!    costs in wakes, and what it loses where all CPUs are busy, is in its times.
+//! 2. There are three kinds of exchange ([`Kind`]): short there and back, much there, much back. Each has a verdict of
+//!    its own.
 //! 3. A round's times count until [`ROUNDS_MAX`] rounds have come after it, or the host has become another one
 //!    ([`Ledger::forget_rounds`]). All times that count are one sample.
-//! 4. The bridge is *slower* in a kind when its median, or its 95th percentile of short exchanges, is more than [`SLOWER`] hundredths of
-//!    TCP's; and no longer when neither is more than [`EQUAL`] hundredths. Between the two it stays as it was. Before
-//!    [`ROUNDS_MIN`] rounds it is not slower, or what it was when rounds were forgotten.
-//! 5. A destination (address and port of a server) does what its last connection did: much there or much back if more than [`MUCH_BYTES`]
-//!    went that way and at a rate of more than a quarter of what was measured for it, else short exchanges. One that is
-//!    not known does short exchanges.
-//! 6. A new connection goes by TCP when the bridge is slower in what its destination does. Of those to destinations that are not known
-//!    or do short exchanges, one in [`TRIAL`] goes over the bridge nevertheless if that is not slower in everything: what goes by TCP
-//!    is not seen, and may do something else by now.
+//! 4. The bridge is *slower* in a kind when its median, or its 95th percentile of short exchanges, is more than
+//!    [`SLOWER`] hundredths of TCP's; and no longer when neither is more than [`EQUAL`] hundredths. Between the two it
+//!    stays as it was. Before [`ROUNDS_MIN`] rounds it is not slower, or what it was when rounds were forgotten.
+//! 5. A destination (address and port of a server) does what its last connection did: much there or much back if more
+//!    than [`MUCH_BYTES`] went that way and at a rate of more than a quarter of what was measured for it, else short
+//!    exchanges. One that is not known does short exchanges.
+//! 6. A new connection goes by TCP when the bridge is slower in what its destination does. Of those to destinations
+//!    that are not known or do short exchanges, one in [`TRIAL`] goes over the bridge nevertheless if that is not
+//!    slower in everything: what goes by TCP is not seen, and may do something else by now.
 //! 7. Memory is bounded: [`DESTINATIONS_MAX`] destinations, the oldest is forgotten.
 
 use std::collections::VecDeque;

@@ -43,7 +43,8 @@ pub struct Link {
     pub endpoint: EndpointId,
     /// The endpoint is connected.
     pub connected: bool,
-    /// We accepted it on a rail where the other end has to speak first ([`beeline_fabric::Port::connector_speaks_first`]).
+    /// We accepted it on a rail where the other end has to speak first
+    /// ([`beeline_fabric::Port::connector_speaks_first`]).
     pub listens_first: bool,
     /// Both ends know of the connection, and we may speak.
     pub up: bool,

@@ -47,8 +47,8 @@ impl LinkRates {
         }
     }
 
-    /// An acknowledgement of a connection that uses several links has come, so long after the one before, and the first of its bytes were
-    /// on this one.
+    /// An acknowledgement of a connection that uses several links has come, so long after the one before, and the first
+    /// of its bytes were on this one.
     pub fn waited_for(&mut self, link: LinkId, waited_ns: u64) {
         if let Some(life) = self.life(link) {
             self.rates.waited_for(life, waited_ns);

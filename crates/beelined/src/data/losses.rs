@@ -1,17 +1,17 @@
 //! The links that a connection has lost, and what the other bridge knows of it.
 //!
-//! 1. For each link that is lost the other bridge is owed a word: what we have of the connection. It is said over another
-//!    link, which may be lost as well; then it is owed again.
+//! 1. For each link that is lost the other bridge is owed a word: what we have of the connection. It is said over
+//!    another link, which may be lost as well; then it is owed again.
 //! 2. A word is known to have been heard when a later message of the same link was: messages are gone through in order,
 //!    each to its end. Then it is forgotten, so that links that come and go for years cost nothing.
-//! 3. What is neither said nor known to have been heard is bounded ([`LOSSES_MAX`]): a network in which links are made and
-//!    lost that often with no word getting through carries nothing.
+//! 3. What is neither said nor known to have been heard is bounded ([`LOSSES_MAX`]): a network in which links are made
+//!    and lost that often with no word getting through carries nothing.
 
 use super::link::Link;
 use super::sender::LinkId;
 
-/// Losses of one connection that the other bridge may not know of. All links of two hosts with many rails may be lost at
-/// once, and again while the words are on their way.
+/// Losses of one connection that the other bridge may not know of. All links of two hosts with many rails may be lost
+/// at once, and again while the words are on their way.
 pub const LOSSES_MAX: usize = 256;
 
 /// See the module.

@@ -2,12 +2,14 @@
 //!
 //! # Rules
 //!
-//! 1. Both ways carry the same exchanges: eight bytes that say how many follow and how many are to come back, so many bytes, so many
-//!    bytes back. Neither end ever sends while it has something to read.
-//! 2. Nothing here waits longer than it was told: a round has [`ROUND`], an end that serves gives up a silent other end.
-//! 3. What strangers can do at the TCP end: connect. Whoever does not come from a peer's address, or does not show the token of its
-//!    control connection within [`GREETING`], is closed; one is served at a time.
-//! 4. The bridge's end of the lane is an ordinary one: to its loop the measuring thread is a client, the serving one a server.
+//! 1. Both ways carry the same exchanges: eight bytes that say how many follow and how many are to come back, so many
+//!    bytes, so many bytes back. Neither end ever sends while it has something to read.
+//! 2. Nothing here waits longer than it was told: a round has [`ROUND`], an end that serves gives up a silent other
+//!    end.
+//! 3. What strangers can do at the TCP end: connect. Whoever does not come from a peer's address, or does not show the
+//!    token of its control connection within [`GREETING`], is closed; one is served at a time.
+//! 4. The bridge's end of the lane is an ordinary one: to its loop the measuring thread is a client, the serving one a
+//!    server.
 
 mod lane;
 mod serve;
@@ -121,7 +123,8 @@ pub fn measure(bridge: &mut impl Way, tcp: &mut impl Way) -> io::Result<Round> {
     }
 }
 
-/// Short exchanges come first: what many bytes leave behind in queues is not theirs, nor is it if those take all the time.
+/// Short exchanges come first: what many bytes leave behind in queues is not theirs, nor is it if those take all the
+/// time.
 fn fill(round: &mut Round, bridge: &mut impl Way, tcp: &mut impl Way, until: Instant) -> io::Result<()> {
     let mut buffer = vec![0; MUCH as usize];
     let [short, there, back] = round;
@@ -157,8 +160,8 @@ fn fill_kinds(
     Ok(())
 }
 
-/// Notes what an exchange took. One that was broken off when the time was over took longer, so it counts if that says something: if
-/// all others were faster.
+/// Notes what an exchange took. One that was broken off when the time was over took longer, so it counts if that says
+/// something: if all others were faster.
 fn take(times: &mut Vec<u64>, took: Result<u64, Failed>) -> io::Result<()> {
     match took {
         Ok(took_ns) => times.push(took_ns),

@@ -1,5 +1,5 @@
-//! How many connections one peer may have: a bridge that opens them without end must leave room for the others' and for the
-//! memory of this host.
+//! How many connections one peer may have: a bridge that opens them without end must leave room for the others' and for
+//! the memory of this host.
 
 /// Connections with one peer, in either direction.
 #[derive(Debug, Default)]

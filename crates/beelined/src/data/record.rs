@@ -102,7 +102,8 @@ pub enum Record<'a> {
     Grant { to: u64, address: u64, key: u64, base: u64, ring: u32 },
     /// All bytes before `placed` have come, those before `limit` may be sent. Body: to 8, placed 8, limit 8.
     Ack { to: u64, placed: u64, limit: u64 },
-    /// The end of the bytes, at `offset`; `flags` as a lane's: FIN, CLOSED, RESET. Body: to 8, from 8, offset 8, flags 4.
+    /// The end of the bytes, at `offset`; `flags` as a lane's: FIN, CLOSED, RESET. Body: to 8, from 8, offset 8,
+    /// flags 4.
     End { to: u64, from: u64, offset: u64, flags: u32 },
     /// The sender has closed its end of rail connection `link`; what it has beside the bytes before `placed` is
     /// `ranges`. Body: to 8, from 8, link 8, placed 8, limit 8, then 16 for each range: offset, end.

@@ -12,9 +12,9 @@
 //! 2. Nothing is sent at or beyond `limit`.
 //! 3. What the receiver says is checked: it cannot have what was never sent, and `limit` cannot be more than one ring
 //!    ahead of what was sent. What it has said before may come again, and changes nothing.
-//! 4. At most [`PIECES_MAX`] pieces are begun, so that the receiver never has more gaps than it can note. What comes over one link in
-//!    the order in which it was sent is one piece, as it leaves one gap; each offer is one of its own, since what is sent behind it may
-//!    come before the receiver has read it.
+//! 4. At most [`PIECES_MAX`] pieces are begun, so that the receiver never has more gaps than it can note. What comes
+//!    over one link in the order in which it was sent is one piece, as it leaves one gap; each offer is one of its own,
+//!    since what is sent behind it may come before the receiver has read it.
 
 use std::collections::VecDeque;
 

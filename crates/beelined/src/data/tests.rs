@@ -79,7 +79,8 @@ proptest! {
     }
 }
 
-/// Most streams are hardly slower than all rails together, and none by half. Shares wander, so a few are by more than a quarter.
+/// Most streams are hardly slower than all rails together, and none by half. Shares wander, so a few are by more than a
+/// quarter.
 fn assert_hardly_slower(mut percents: Vec<u64>) {
     percents.sort_unstable();
     assert!(
@@ -99,7 +100,8 @@ fn rails_that_are_what_they_claim_are_used_together_at_once() {
     assert_hardly_slower(percents);
 }
 
-/// Both claim the same, so only measuring can find out. Acknowledgements come in the order of the stream, so it takes a while.
+/// Both claim the same, so only measuring can find out. Acknowledgements come in the order of the stream, so it takes a
+/// while.
 #[test]
 fn shares_of_two_rails_come_to_what_they_really_do() {
     let (total, mut percents, mut wrong) = (64 << 20, Vec::new(), Vec::new());

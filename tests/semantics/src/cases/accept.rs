@@ -288,9 +288,9 @@ fn workers_that_poll_first(v: Variant) {
     }
 }
 
-/// A program that waits for its non-blocking listener and then accepts once is not told EAGAIN, though clients come at any moment: many
-/// programs are not prepared for it. A client that loses its CPU between its two calls may cause that (`docs/limits.md`), so it is tried
-/// three times: one that does so always is found.
+/// A program that waits for its non-blocking listener and then accepts once is not told EAGAIN, though clients come at
+/// any moment: many programs are not prepared for it. A client that loses its CPU between its two calls may cause that
+/// (`docs/limits.md`), so it is tried three times: one that does so always is found.
 fn readable_means_acceptable(v: Variant, by_epoll: bool) {
     let listener = v.listener();
     sys::set_nonblocking(listener.raw, true);

@@ -1,8 +1,8 @@
-//! Members that were deleted from an epoll set, or are asked for less than before: whatever happens to their connections,
-//! to their numbers and to the set, nobody hears of it, and who adds them again finds everything as it is.
+//! Members that were deleted from an epoll set, or are asked for less than before: whatever happens to their
+//! connections, to their numbers and to the set, nobody hears of it, and who adds them again finds everything as it is.
 //!
-//! Beeline may leave such members in the kernel's set for a while, so each case has a doorbell on its way: the member was
-//! waited for before, in vain.
+//! Beeline may leave such members in the kernel's set for a while, so each case has a doorbell on its way: the member
+//! was waited for before, in vain.
 
 mod closed;
 

@@ -1,6 +1,7 @@
 //! `SO_RCVLOWAT` and edges: what an edge-triggered set is told of bytes that are too few.
 //!
-//! The sets here watch for room, too, which there always is: so every edge is told, whether there is enough to read or not.
+//! The sets here watch for room, too, which there always is: so every edge is told, whether there is enough to read or
+//! not.
 
 use crate::case::axes::{FAMILY, ONCE};
 use crate::case::{Case, Group};

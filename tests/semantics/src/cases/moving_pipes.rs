@@ -1,5 +1,5 @@
-//! splice between a connection and a pipe that splice has used before: the kernel no longer promises that such an end can
-//! be asked without waiting, and moves bytes all the same.
+//! splice between a connection and a pipe that splice has used before: the kernel no longer promises that such an end
+//! can be asked without waiting, and moves bytes all the same.
 
 use crate::case::axes::{FAMILY, MODE};
 use crate::case::{Case, Group};

@@ -249,7 +249,8 @@ fn low_water_mark(v: Variant) {
     recv(server, 64, libc::MSG_DONTWAIT);
 }
 
-/// A listener's value goes to whom it accepts; 0 and impossible values are told as they are; and calls that wait go on to.
+/// A listener's value goes to whom it accepts; 0 and impossible values are told as they are; and calls that wait go on
+/// to.
 fn busy_polling(v: Variant) {
     const NAME: &str = "SO_BUSY_POLL";
     let (listener, first) = (v.listener(), v.client());

@@ -1,8 +1,8 @@
 //! What the processes of a round tell each other and the runner: a file that all of them map.
 //!
 //! 1. One [`Record`] a connection, with an [`End`] for each of its two ends. An end's counts are written by whichever
-//!    process goes on with that end at the moment, never by two at once, and after the call that they count has returned:
-//!    a process that dies leaves a count that is at most one call behind.
+//!    process goes on with that end at the moment, never by two at once, and after the call that they count has
+//!    returned: a process that dies leaves a count that is at most one call behind.
 //! 2. `sent` and `received` say where a stream stands, so a process that takes an end over needs nothing else.
 //! 3. [`Ending`] is written once, by the process that ends the end. It stays `None` when that process was killed first.
 
@@ -136,8 +136,8 @@ impl Board {
         if place == libc::MAP_FAILED {
             return Err(std::io::Error::last_os_error()).context("mapping the board");
         }
-        // SAFETY: the mapping is page-aligned, as long as a board, made of atomics for which every bit pattern is valid,
-        // and is never unmapped in a process of a round. The runner makes few and unmaps them with `close`.
+        // SAFETY: the mapping is page-aligned, as long as a board, made of atomics for which every bit pattern is
+        // valid, and is never unmapped in a process of a round. The runner makes few and unmaps them with `close`.
         Ok(unsafe { &*place.cast::<Self>() })
     }
 

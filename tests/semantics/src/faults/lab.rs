@@ -1,7 +1,7 @@
 //! Namespaces of their own for all rounds, the rounds one after the other, and the account at the end.
 //!
-//! The program executes itself anew in a network, a process and a mount namespace (`unshare(1)`). There the first process
-//! is only the parent of whoever has lost its own; the second one is the runner.
+//! The program executes itself anew in a network, a process and a mount namespace (`unshare(1)`). There the first
+//! process is only the parent of whoever has lost its own; the second one is the runner.
 
 use super::Faults;
 use super::board::Board;

@@ -43,8 +43,8 @@ pub fn reap(block: bool) -> Option<(i32, i32)> {
 pub struct Timer(libc::timer_t);
 
 impl Timer {
-    /// Takes it back; true when it was too late for that. Disarming and asking are one step: a timer that ran out between
-    /// two would stop a process that nobody expects to be stopped.
+    /// Takes it back; true when it was too late for that. Disarming and asking are one step: a timer that ran out
+    /// between two would stop a process that nobody expects to be stopped.
     #[must_use]
     pub fn stop(self) -> bool {
         // SAFETY: itimerspec is plain data for which zeroes are a valid value.

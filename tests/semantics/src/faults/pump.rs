@@ -1,7 +1,7 @@
 //! Moves the two streams of one end of a connection, in each way that programs have of waiting.
 //!
-//! Where the streams stand is on the board alone, so a pump can stop at any byte and another process can go on. Whatever
-//! comes is compared with what is due at its place.
+//! Where the streams stand is on the board alone, so a pump can stop at any byte and another process can go on.
+//! Whatever comes is compared with what is due at its place.
 
 use super::board::{End, Ending};
 use super::plan::{Mode, Plan, Role};

@@ -256,7 +256,8 @@ impl Model {
         self.settle(slot);
     }
 
-    /// What counts as unread beside an urgent byte is the kernel's to say: whether the other end was reset is seen there.
+    /// What counts as unread beside an urgent byte is the kernel's to say: whether the other end was reset is seen
+    /// there.
     fn closed_with_urgent_data(&mut self, slot: usize, side: usize, had_sent_fin: bool) {
         let end = self.end(slot, side);
         let Some(fd) = end.fds.first().copied() else { return };

@@ -1,8 +1,8 @@
 //! Making a sequence that fails a short one.
 //!
 //! Operations are left out in ever smaller runs while the rest still fails (Zeller, Hildebrandt: "Simplifying and
-//! isolating failure-inducing input", 2002, in its simplest form). Each operation draws its choices from its own number,
-//! so those that stay do much the same without the others.
+//! isolating failure-inducing input", 2002, in its simplest form). Each operation draws its choices from its own
+//! number, so those that stay do much the same without the others.
 
 /// The steps that are left when none can be left out any more, or `trials` have been made.
 pub fn shrink(mut steps: Vec<usize>, trials: usize, mut fails: impl FnMut(&[usize]) -> bool) -> Vec<usize> {

@@ -179,7 +179,8 @@ pub fn drain(fd: Fd, seed: u64, length: u64) {
 /// kernels too.
 ///
 /// The kernel refuses much and still takes a little, and what is on its way at the first EAGAIN makes room once more
-/// when it has arrived, without a word from poll. So it counts as full when not even one byte has found room for a while.
+/// when it has arrived, without a word from poll. So it counts as full when not even one byte has found room for a
+/// while.
 pub fn fill_firmly(fd: Fd, seed: u64) -> u64 {
     let mut buffer = vec![0; 64 * 1024];
     let mut wanted = buffer.len();

@@ -1,9 +1,10 @@
 //! A program of others whose two ends are on two hosts.
 //!
-//! 1. The script runs at the client's host, and has words that run a command at the server's (`there` of `programs/common.sh`). MPIs
-//!    get them as what they start processes with, in place of ssh.
-//! 2. Namespaces share files and the list of processes with the instrument, so what a script has at the other end ends with it. Behind ssh the
-//!    script copies what the other end reads, and what it started there ends with its connection: MPIs' daemons see to that.
+//! 1. The script runs at the client's host, and has words that run a command at the server's (`there` of
+//!    `programs/common.sh`). MPIs get them as what they start processes with, in place of ssh.
+//! 2. Namespaces share files and the list of processes with the instrument, so what a script has at the other end ends
+//!    with it. Behind ssh the script copies what the other end reads, and what it started there ends with its
+//!    connection: MPIs' daemons see to that.
 //! 3. Over Beeline nobody but the bridges can tell that the two ends talked over them: both have to say so.
 
 use std::net::IpAddr;

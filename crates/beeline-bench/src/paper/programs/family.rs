@@ -1,11 +1,13 @@
 //! A program with all that it starts.
 //!
-//! 1. Daemons and launchers leave their parents, so all of it has a word of its own in the environment, and is followed by looking at
-//!    /proc now and then. A look costs some 2 ms, and is made over TCP as well, so that it weighs on both columns.
-//! 2. How its connections were carried is asked of the statistics of its members when the program has ended. Most of them have ended by
-//!    then, and one that connects may do so a moment before: so their files are opened when they are there, and kept.
-//! 3. A file is there from when a process comes to have a socket, and programs may live for less than the time between two looks at
-//!    /proc. So the directory of the files is looked at more often: that costs some microseconds.
+//! 1. Daemons and launchers leave their parents, so all of it has a word of its own in the environment, and is followed
+//!    by looking at /proc now and then. A look costs some 2 ms, and is made over TCP as well, so that it weighs on both
+//!    columns.
+//! 2. How its connections were carried is asked of the statistics of its members when the program has ended. Most of
+//!    them have ended by then, and one that connects may do so a moment before: so their files are opened when they are
+//!    there, and kept.
+//! 3. A file is there from when a process comes to have a socket, and programs may live for less than the time between
+//!    two looks at /proc. So the directory of the files is looked at more often: that costs some microseconds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -65,8 +67,8 @@ impl Ended {
 }
 
 impl Family {
-    /// Starts it in a group of its own, on these CPUs if there are any. The mark is a name and a value of its own in the
-    /// environment.
+    /// Starts it in a group of its own, on these CPUs if there are any. The mark is a name and a value of its own in
+    /// the environment.
     pub fn start(mut command: Command, cpus: &[usize], mark: (&str, &Path)) -> Result<Family> {
         command.env(mark.0, mark.1);
         let mark = [mark.0.as_bytes(), b"=", mark.1.as_os_str().as_bytes()].concat();
@@ -83,8 +85,8 @@ impl Family {
         let begin = move || {
             // The script can tidy up when the instrument dies.
             nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
-            // A daemon would hold what the instrument was given, such as a lock, while it ends. Linux before 5.11 has it so.
-            // SAFETY: the call takes numbers and changes nothing but flags of this process's descriptors.
+            // A daemon would hold what the instrument was given, such as a lock, while it ends. Linux before 5.11 has
+            // it so. SAFETY: the call takes numbers and changes nothing but flags of this process's descriptors.
             unsafe { libc::syscall(libc::SYS_close_range, FIRST_OTHER, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
             if is_pinned {
                 sched_setaffinity(Pid::from_raw(0), &set)?;
@@ -163,8 +165,9 @@ impl Family {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
             found.extend(stat(pid).map(|about| (pid, about)));
         }
-        // Parents mostly have smaller numbers than their children; those that have not are found at the next look. A number alone
-        // names nobody: a process that came to that of a member, or of the script, is a stranger, with its children.
+        // Parents mostly have smaller numbers than their children; those that have not are found at the next look. A
+        // number alone names nobody: a process that came to that of a member, or of the script, is a stranger, with its
+        // children.
         for (&pid, &(parent, began)) in &found {
             let is_member = |pid: i32| {
                 let known = self.members.get(&pid).copied();
@@ -183,8 +186,8 @@ impl Family {
         }
     }
 
-    /// Whether a process that left its parent between two looks is of the family: its environment tells, also before it is
-    /// executed as another program. No other process comes to have the mark, so nobody is asked twice.
+    /// Whether a process that left its parent between two looks is of the family: its environment tells, also before it
+    /// is executed as another program. No other process comes to have the mark, so nobody is asked twice.
     fn is_marked(&mut self, pid: i32, began: u64) -> bool {
         if self.strangers.contains(&(pid, began)) {
             return false;

@@ -16,8 +16,8 @@ const DOT_LINE: u32 = 34;
 /// Right of a figure: the last label of its scale stands in the middle of the edge.
 const EDGE: u32 = 36;
 const FONT: (&str, u32) = ("sans-serif", 14);
-/// TCP's colours and Beeline's, for readers who see few colours too: vermilion and blue of Okabe and Ito, each lighter for
-/// the next curve.
+/// TCP's colours and Beeline's, for readers who see few colours too: vermilion and blue of Okabe and Ito, each lighter
+/// for the next curve.
 const TCP: RGBColor = RGBColor(213, 94, 0);
 const BEELINE: RGBColor = RGBColor(0, 114, 178);
 const REFERENCE: RGBColor = RGBColor(110, 110, 110);
@@ -56,8 +56,8 @@ fn extent(known: &Known) -> [f64; 3] {
     [known.median, known.interval.low, known.interval.high]
 }
 
-/// What a logarithmic scale says at a point: its round numbers only, and fewer of them the more it spans, so that none stands in another's
-/// place. Every scale has one at least, as it spans more than two.
+/// What a logarithmic scale says at a point: its round numbers only, and fewer of them the more it spans, so that none
+/// stands in another's place. Every scale has one at least, as it spans more than two.
 fn label(value: f64, scale: &std::ops::Range<f64>, show: impl Fn(f64) -> String) -> String {
     let first = value / 10_f64.powf((value.log10() + 1e-9).floor());
     let spans = scale.end / scale.start;
@@ -116,7 +116,8 @@ fn draw_curves(area: &Area, drawing: &Drawing, curves: &[Curve]) -> Result<(), B
         chart.draw_series(bars)?;
     }
     for reference in &drawing.published {
-        // What belongs to one size is a cross there, what holds for all a dashed line, as is what was published as a curve.
+        // What belongs to one size is a cross there, what holds for all a dashed line, as is what was published as a
+        // curve.
         let style = REFERENCE.stroke_width(2);
         let series = match reference.values[..] {
             [(Some(bytes), value)] => chart.draw_series([Cross::new((bytes, value), 5, REFERENCE.stroke_width(2))])?,

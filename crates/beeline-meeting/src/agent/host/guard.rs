@@ -5,8 +5,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use beeline_shm::sys::call;
 
-/// Takes everybody's rights to a memory file, and those of root, who has them all the same (`FS_IMMUTABLE_FL`): attributes that somebody leaves
-/// there would stay for as long as the file. False without the power to (`CAP_LINUX_IMMUTABLE`).
+/// Takes everybody's rights to a memory file, and those of root, who has them all the same (`FS_IMMUTABLE_FL`):
+/// attributes that somebody leaves there would stay for as long as the file. False without the power to
+/// (`CAP_LINUX_IMMUTABLE`).
 #[must_use]
 pub fn shut(file: &OwnedFd) -> bool {
     const FS_IOC_SETFLAGS: usize = 0x4008_6602;
@@ -31,8 +32,9 @@ pub fn mark_this_threads_end(word: &'static AtomicU32) {
     let _ = unsafe { call(libc::SYS_set_robust_list, [head, 3 * size_of::<usize>(), 0, 0, 0, 0]) };
 }
 
-/// Lets what this thread, and those that it makes, send to others count for a user that nobody is: descriptors that a stranger does not take
-/// count against the real user of who has sent them, and root of every container is root. False without the power to (`CAP_SETUID`).
+/// Lets what this thread, and those that it makes, send to others count for a user that nobody is: descriptors that a
+/// stranger does not take count against the real user of who has sent them, and root of every container is root. False
+/// without the power to (`CAP_SETUID`).
 #[must_use]
 pub fn sends_as_nobody_else() -> bool {
     const NOBODY_ELSE: usize = 0xffff_fffd;

@@ -30,8 +30,8 @@ struct Info {
 const GET_INFO: usize = 0xc040_ff0b;
 const _: () = assert!(size_of::<Info>() == 64);
 
-/// Whether all that a process does it does as this user: it could not act, nor go on to act, as another. `number` is what the process is
-/// called here.
+/// Whether all that a process does it does as this user: it could not act, nor go on to act, as another. `number` is
+/// what the process is called here.
 ///
 /// # Errors
 /// `ESRCH` for a process that has ended.

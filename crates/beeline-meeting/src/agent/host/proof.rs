@@ -1,18 +1,19 @@
 //! Which connection a socket is an end of, by what the kernel itself keeps of it.
 //!
 //! Right after the handshake, before any byte, what the one end will send next is what the other one expects, in both
-//! directions: 64 bits, of a keyed hash of addresses and ports and of the time, which can be guessed with patience. So there are 64 more,
-//! which cannot: each end draws a random number, by which the packets that it sends are sorted among queues (`sk_txhash`), and keeps that of what it
-//! received last (`sk_rxhash`). On one host a packet carries its number from socket to socket, whatever lies between, unless that
-//! makes packets of its own. Nobody can choose the number of his socket, and nobody is told it who does not see the packets.
+//! directions: 64 bits, of a keyed hash of addresses and ports and of the time, which can be guessed with patience. So
+//! there are 64 more, which cannot: each end draws a random number, by which the packets that it sends are sorted among
+//! queues (`sk_txhash`), and keeps that of what it received last (`sk_rxhash`). On one host a packet carries its number
+//! from socket to socket, whatever lies between, unless that makes packets of its own. Nobody can choose the number of
+//! his socket, and nobody is told it who does not see the packets.
 //!
-//! No system call tells these four; a small BPF program does (`SCHED_CLS`, run with `BPF_PROG_TEST_RUN`, attached to nothing). It looks a
-//! connection up by its addresses in the network namespace of the thread that runs it, so addresses are only where to look:
-//! that what is found is the socket that was shown is proved by a token that was laid into the shown socket's storage
-//! (`BPF_MAP_TYPE_SK_STORAGE`) before.
+//! No system call tells these four; a small BPF program does (`SCHED_CLS`, run with `BPF_PROG_TEST_RUN`, attached to
+//! nothing). It looks a connection up by its addresses in the network namespace of the thread that runs it, so
+//! addresses are only where to look: that what is found is the socket that was shown is proved by a token that was laid
+//! into the shown socket's storage (`BPF_MAP_TYPE_SK_STORAGE`) before.
 //!
-//! None of it takes the socket's lock, or changes what the socket does. [`program`]: the program, and bpf(2). [`types`]: where in a
-//! socket the kernel has its numbers.
+//! None of it takes the socket's lock, or changes what the socket does. [`program`]: the program, and bpf(2).
+//! [`types`]: where in a socket the kernel has its numbers.
 
 mod program;
 mod types;
@@ -28,8 +29,8 @@ use program::{FLOWS, FOUND, NUMBERS, PACKET, STATE, TOKEN, TUPLE, TUPLE_BYTES, T
 const ESTABLISHED: u32 = 1;
 const CLOSE_WAIT: u32 = 8;
 
-/// A connection, as its client counts: both ends of one have the same, and no others. Of each direction the number of the
-/// byte that is sent first, and above it that by which its packets are sorted.
+/// A connection, as its client counts: both ends of one have the same, and no others. Of each direction the number of
+/// the byte that is sent first, and above it that by which its packets are sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pair {
     /// What the client sends.
@@ -59,8 +60,8 @@ impl Prover {
     /// Loads the program.
     ///
     /// # Errors
-    /// Those of bpf(2): `EPERM` without the power to, others where the kernel lacks what it needs; and that it does not say where
-    /// its sockets have their numbers.
+    /// Those of bpf(2): `EPERM` without the power to, others where the kernel lacks what it needs; and that it does not
+    /// say where its sockets have their numbers.
     pub fn new() -> io::Result<Prover> {
         let kernel = std::fs::read(types::KERNEL)
             .map_err(|error| io::Error::new(error.kind(), std::format!("{}: {error}", types::KERNEL)))?;
@@ -72,8 +73,9 @@ impl Prover {
         Ok(Prover { storage, program, next_token: AtomicU32::new(1) })
     }
 
-    /// The connection that a socket is an end of, if it is one over which no byte has gone yet. `local` and `remote` are its
-    /// addresses, by somebody's word; the calling thread is in the network namespace that the socket is said to be of.
+    /// The connection that a socket is an end of, if it is one over which no byte has gone yet. `local` and `remote`
+    /// are its addresses, by somebody's word; the calling thread is in the network namespace that the socket is said to
+    /// be of.
     #[must_use]
     pub fn pair(&self, socket: i32, end: End, local: SocketAddr, remote: SocketAddr) -> Option<Pair> {
         let token = self.next_token.fetch_add(1, Relaxed);

@@ -1,12 +1,14 @@
 //! The references of objects that are bound deeply: past us, to libc's functions.
 //!
-//! 1. Only what a load has brought is touched: the library and what it needs, as far as it stands behind it in the list. All that is
-//!    relocated when dlopen(3) returns; what other threads are loading may not be, and is theirs to turn.
-//! 2. A reference that is bound to libc's function is bound to ours. One that is bound at its first call is, too, if its name would
-//!    give libc's. References to anything else are left alone: who brings a `send` of its own means it.
-//! 3. Nothing is looked up or written while objects are listed: the dynamic linker takes its locks in another order. They stay
-//!    where they are afterwards, as the load is not yet anybody else's to undo.
-//! 4. Threads that load the same library turn it both. One writes at a time, so that none closes a page that another has opened.
+//! 1. Only what a load has brought is touched: the library and what it needs, as far as it stands behind it in the
+//!    list. All that is relocated when dlopen(3) returns; what other threads are loading may not be, and is theirs to
+//!    turn.
+//! 2. A reference that is bound to libc's function is bound to ours. One that is bound at its first call is, too, if
+//!    its name would give libc's. References to anything else are left alone: who brings a `send` of its own means it.
+//! 3. Nothing is looked up or written while objects are listed: the dynamic linker takes its locks in another order.
+//!    They stay where they are afterwards, as the load is not yet anybody else's to undo.
+//! 4. Threads that load the same library turn it both. One writes at a time, so that none closes a page that another
+//!    has opened.
 
 use core::mem::{MaybeUninit, size_of};
 use core::ops::ControlFlow;
@@ -65,8 +67,8 @@ struct Members {
     count: usize,
 }
 
-/// Turns the references of what the load of `handle` has brought; false if some could not be, or if it brings rings of io_uring
-/// that our hooks do not hear of. To be called after [`twins::know`].
+/// Turns the references of what the load of `handle` has brought; false if some could not be, or if it brings rings of
+/// io_uring that our hooks do not hear of. To be called after [`twins::know`].
 ///
 /// # Safety
 /// `handle` must be one that dlopen(3) has returned to the caller, who keeps it.

@@ -82,8 +82,8 @@ pub fn of_libcs(address: usize) -> Option<&'static Twin> {
     TWINS.iter().find(|twin| twin.is_libcs(address))
 }
 
-/// Finds all functions; false if there is no telling. Threads that come here together find the same; none waits for another, which
-/// may hold the dynamic linker's lock, as none may who calls this.
+/// Finds all functions; false if there is no telling. Threads that come here together find the same; none waits for
+/// another, which may hold the dynamic linker's lock, as none may who calls this.
 pub fn know() -> bool {
     ARE_KNOWN.load(Acquire) || know_now()
 }

@@ -1,5 +1,5 @@
-//! Threads that work for a set beside the one that waits on it: a loop hands requests to a pool of them, and they arm the
-//! connections anew. Such a thread is no peer, but it needs a CPU as much.
+//! Threads that work for a set beside the one that waits on it: a loop hands requests to a pool of them, and they arm
+//! the connections anew. Such a thread is no peer, but it needs a CPU as much.
 //!
 //! 1. Whoever waits leaves its mark. A change by anybody else comes from a hand, and shows on which CPU that runs.
 //! 2. A wait on that same CPU does not spin. What has shown itself is good for [`WAITS`] waits: who adds a member once,

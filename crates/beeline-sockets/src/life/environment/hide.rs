@@ -147,8 +147,8 @@ unsafe fn fill(list: Variables, left: Left) {
     }
 }
 
-/// Whether the program executes others by system calls of its own: then what it does not see, they do not get. Those that
-/// the Go toolchain has made do, and say in a note who made them.
+/// Whether the program executes others by system calls of its own: then what it does not see, they do not get. Those
+/// that the Go toolchain has made do, and say in a note who made them.
 fn executes_past_libc() -> bool {
     // SAFETY: plain numbers; the kernel tells where the program's headers are in memory.
     let (headers, count) = unsafe { (libc::getauxval(libc::AT_PHDR), libc::getauxval(libc::AT_PHNUM)) };
@@ -166,7 +166,8 @@ fn executes_past_libc() -> bool {
     })
 }
 
-/// Whether there is a note whose owner is `Go`. Each has three numbers, a name and a content, both filled up to four bytes.
+/// Whether there is a note whose owner is `Go`. Each has three numbers, a name and a content, both filled up to four
+/// bytes.
 fn has_note_of_go(mut notes: &[u8]) -> bool {
     while let Some((head, rest)) = notes.split_first_chunk::<12>() {
         let number =

@@ -1,8 +1,8 @@
 //! Which system calls matter when a program makes them itself.
 //!
-//! A call for what has nothing to do with descriptors that may be connections, such as futex(2), getrandom(2) or openat(2), is
-//! nobody's affair: allocators, runtimes of languages and of threads make them everywhere. ioctl(2) is among these, as
-//! programs make it for terminals and files: about a connection it would tell of the anchor.
+//! A call for what has nothing to do with descriptors that may be connections, such as futex(2), getrandom(2) or
+//! openat(2), is nobody's affair: allocators, runtimes of languages and of threads make them everywhere. ioctl(2) is
+//! among these, as programs make it for terminals and files: about a connection it would tell of the anchor.
 
 /// What a call means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,8 @@ pub fn kind(number: u32) -> Kind {
 
 const RING: [libc::c_long; 1] = [libc::SYS_io_uring_setup];
 
-/// A program that makes or binds its sockets itself is on TCP in any case, so socket(2), bind(2) and listen(2) are missing.
+/// A program that makes or binds its sockets itself is on TCP in any case, so socket(2), bind(2) and listen(2) are
+/// missing.
 const SOCKET: [libc::c_long; 25] = [
     libc::SYS_poll,
     libc::SYS_ppoll,

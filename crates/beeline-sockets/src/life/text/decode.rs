@@ -1,9 +1,10 @@
-//! Instructions of x86-64, as far as it must be known where the next one begins and what becomes of a number that is on its
-//! way into `eax`.
+//! Instructions of x86-64, as far as it must be known where the next one begins and what becomes of a number that is on
+//! its way into `eax`.
 //!
-//! What only a kernel may execute is no instruction here. Lengths follow the opcode maps of the Intel manual (volume 2, appendix A). What a register holds is followed for constants
-//! that are moved and nothing else: anything that writes to a register in another way leaves it unknown. Writes are taken
-//! from the operands' places in an instruction; what writes to a register that it does not name does so to `eax` alone.
+//! What only a kernel may execute is no instruction here. Lengths follow the opcode maps of the Intel manual (volume 2,
+//! appendix A). What a register holds is followed for constants that are moved and nothing else: anything that writes
+//! to a register in another way leaves it unknown. Writes are taken from the operands' places in an instruction; what
+//! writes to a register that it does not name does so to `eax` alone.
 
 /// What an instruction does that matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,8 +140,8 @@ pub fn decode(text: &[u8]) -> Option<Instruction> {
     }
 }
 
-/// Instructions with a VEX or EVEX prefix. Few of them write to other than vector registers: `rorx`, `andn` and the like,
-/// which nobody uses for the number of a call.
+/// Instructions with a VEX or EVEX prefix. Few of them write to other than vector registers: `rorx`, `andn` and the
+/// like, which nobody uses for the number of a call.
 fn decode_vector(text: &[u8], at: usize, prefix: u8) -> Option<Instruction> {
     let payload = *text.get(at.wrapping_add(1))?;
     let (map, opcode_at) = match prefix {

@@ -151,7 +151,8 @@ fn what_is_carried_decides() {
 
 #[test]
 fn lengths_are_those_of_the_assembler() {
-    // Pairs of an instruction and the opcode map it tests; one after the other, so that a wrong length shows in all that follow.
+    // Pairs of an instruction and the opcode map it tests; one after the other, so that a wrong length shows in all
+    // that follow.
     let code: [&[u8]; 24] = [
         b"\x48\xb8\x01\x02\x03\x04\x05\x06\x07\x08", // movabs
         b"\x66\xb8\x01\x02",                         // mov ax, imm16

@@ -43,8 +43,8 @@ pub(super) fn told_of(
     Ok(accepted)
 }
 
-/// Takes the client that has claimed this process, over an end whose anchor has this hidden number; or gives the end up, if the client has
-/// not said hello yet and no other thread waits for it.
+/// Takes the client that has claimed this process, over an end whose anchor has this hidden number; or gives the end
+/// up, if the client has not said hello yet and no other thread waits for it.
 pub(super) fn claimed_by(
     desc: &'static Desc,
     listener: &'static Listener,

@@ -24,8 +24,8 @@ use crate::thread::Section;
 use crate::wait::{self, Woken};
 use crate::{Errno, changing, hidden, io, limits, process, table};
 
-/// How long a `connect` waits for the agent's answer, and how long one that must not block does. An agent that runs answers
-/// within microseconds; where there is more work than CPUs it may wait for its turn.
+/// How long a `connect` waits for the agent's answer, and how long one that must not block does. An agent that runs
+/// answers within microseconds; where there is more work than CPUs it may wait for its turn.
 const PATIENCE_NS: u64 = 200_000_000;
 const BRIEF_PATIENCE_NS: u64 = 10_000_000;
 /// How long the handshake may take. On one host it is over when the call returns, unless CPUs are short.
@@ -70,7 +70,8 @@ pub(in crate::meet) fn attempt(ours: Connecting, route: &Route, nonblocking: boo
     if limits::address_space_is_limited() {
         return Err(Reason::AddressSpaceLimited.into());
     }
-    // What is connected is reached by a number of ours: another thread may close the app's, and open something else there.
+    // What is connected is reached by a number of ours: another thread may close the app's, and open something else
+    // there.
     let twin = Passing::make(|| twin_of(ours))?.ok_or(Reason::AgentFull)?;
     let carrier = Carrier::open()?;
     carrier.say(Question::Query { destination: route.destination })?;
@@ -189,7 +190,8 @@ enum Shaken {
 struct Prepared {
     offer: pool::Offer,
     side: pool::Side,
-    /// The forks of this process when both were made. Who was forked since then has the side, too, whatever becomes of it here.
+    /// The forks of this process when both were made. Who was forked since then has the side, too, whatever becomes of
+    /// it here.
     born: u32,
 }
 
@@ -290,8 +292,8 @@ fn shake_hands(twin: &Passing, desc: &'static Desc, destination: SocketAddr, non
 impl Offered {
     /// Puts the anchor in the TCP socket's place if the connection stands; else takes the lane back.
     ///
-    /// Until the agent hears that the anchor is in its place it gives the other end to nobody (rule 7). So whatever fails
-    /// before leaves a TCP connection of which nobody else thinks otherwise, and nothing can fail after.
+    /// Until the agent hears that the anchor is in its place it gives the other end to nobody (rule 7). So whatever
+    /// fails before leaves a TCP connection of which nobody else thinks otherwise, and nothing can fail after.
     fn settle(
         self,
         ours: Connecting,
@@ -311,7 +313,8 @@ impl Offered {
                 };
                 match placed {
                     Ok(Ok(holder)) => {
-                        // A client that dies with bytes in the ring after this does so after the agent knows its connection.
+                        // A client that dies with bytes in the ring after this does so after the agent knows its
+                        // connection.
                         confirm(carrier, Some(holder), nonblocking);
                         return Ok(Made::Lane { nonblocking });
                     }
@@ -334,8 +337,8 @@ impl Offered {
         left_to_kernel(reason, nonblocking)
     }
 
-    /// Whether the number still leads to the socket, no other process has it, and a lane can do all that was set on it meanwhile,
-    /// which the side has then. The caller holds `changing::changing`.
+    /// Whether the number still leads to the socket, no other process has it, and a lane can do all that was set on it
+    /// meanwhile, which the side has then. The caller holds `changing::changing`.
     fn may_replace(&self, ours: Connecting, twin: &Passing) -> Result<(), Reason> {
         if !ours.still() || !process::accelerates() {
             return Err(process::stopped().unwrap_or(Reason::Internal));
@@ -350,8 +353,8 @@ impl Offered {
         Ok(())
     }
 
-    /// Puts everything in place. The number of the connection's socket, which is below the lane from now on, and what it goes on
-    /// over if nobody takes that. The caller holds `changing::changing`.
+    /// Puts everything in place. The number of the connection's socket, which is below the lane from now on, and what
+    /// it goes on over if nobody takes that. The caller holds `changing::changing`.
     fn place(self, fd: i32, desc: &'static Desc, twin: Passing, nonblocking: bool) -> Result<i32, Reason> {
         let Offered { anchor, lane, side, .. } = self;
         let anchor = anchor.keep().map(OwnedAnchor);

@@ -14,8 +14,8 @@ use crate::kernel;
 /// How long an agent is believed to be the one that a listener was announced to.
 const ANNOUNCED_NS: u64 = 1_000_000_000;
 
-/// The program serves a listener: the agent is told, once a second at most, since an agent may have been started again. Nobody waits
-/// for its answer.
+/// The program serves a listener: the agent is told, once a second at most, since an agent may have been started again.
+/// Nobody waits for its answer.
 #[inline]
 pub(in crate::meet) fn enroll(desc: &'static Desc, listener: &'static Listener) {
     if !is_there() || !may_serve(listener) {

@@ -109,7 +109,8 @@ fn put(file: i32, number: i32, flags: i32) -> bool {
     kernel::dup3(file, number, cloexec).is_ok()
 }
 
-/// A client whose parcel breaks the rules stays on TCP: the connection that the kernel has made is none of the parcel's.
+/// A client whose parcel breaks the rules stays on TCP: the connection that the kernel has made is none of the
+/// parcel's.
 fn broken(poison: Poison) -> Reason {
     stats::poisoned(poison);
     Reason::PeerRefused

@@ -1,8 +1,8 @@
 //! The numbers of sends whose completions are told (`MSG_ZEROCOPY`), when the connection goes on over TCP.
 //!
 //! The kernel gives them itself, from 0 on, one to each send. So as many of the first bytes in the ring as sends have a
-//! number are sent one by one; each send had a byte at least. What was told before is taken out of the kernel's queue, and
-//! the rest is there for the app.
+//! number are sent one by one; each send had a byte at least. What was told before is taken out of the kernel's queue,
+//! and the rest is there for the app.
 
 use beeline_lane::{Sink, Writer};
 use beeline_shm::{LaneMemory, sys::call};

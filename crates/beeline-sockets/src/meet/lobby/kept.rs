@@ -113,8 +113,8 @@ impl Ends {
         true
     }
 
-    /// Takes an end out whose client says hello again, with its hello. `None` if there is none, after all: then the end is
-    /// given up.
+    /// Takes an end out whose client says hello again, with its hello. `None` if there is none, after all: then the end
+    /// is given up.
     pub(super) fn take(&self, end: &End, set: Option<i32>) -> Option<Again> {
         let again = self.take_if_said(end, set);
         if again.is_none() {

@@ -114,8 +114,8 @@ enum Look<'a> {
     Others,
 }
 
-/// The first client that has spoken and may be served, among as many as `AT_ONCE`. Those that are gone, or that may not be served,
-/// go. The caller holds the listener's lock.
+/// The first client that has spoken and may be served, among as many as `AT_ONCE`. Those that are gone, or that may not
+/// be served, go. The caller holds the listener's lock.
 fn first_spoken<const AT_ONCE: usize>(lobby: &Lobby) -> Look<'_> {
     let Some(set) = lobby.set.get().filter(|_| lobby.may_speak()) else { return Look::Nobody };
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; AT_ONCE];

@@ -25,7 +25,8 @@ impl Connection {
         self.may_come(offset, bytes.len() as u64)?;
         let prefix = self.reorder.prefix();
         let in_order = offset == prefix && self.reorder.above().is_empty();
-        // Bytes behind it may have overtaken it on other links. Those before it have not: it is sent when they have come.
+        // Bytes behind it may have overtaken it on other links. Those before it have not: it is sent when they have
+        // come.
         if urgent && offset != prefix {
             return Err(Broken::Bridge("an urgent byte out of turn"));
         }
@@ -172,7 +173,8 @@ impl Connection {
         self.told_limit.saturating_sub(self.reorder.prefix()) < self.ring_bytes / 2
     }
 
-    /// What the receiver has, for [`super::super::record::Record::Resync`]: everything before, up to where more may come, and the rest.
+    /// What the receiver has, for [`super::super::record::Record::Resync`]: everything before, up to where more may
+    /// come, and the rest.
     #[must_use]
     pub fn have(&self) -> (u64, u64, &[(u64, u64)]) {
         (self.reorder.prefix(), self.limit_now(), self.reorder.above())

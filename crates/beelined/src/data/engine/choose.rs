@@ -1,14 +1,14 @@
 //! The link of a connection, and what the rails have to carry.
 //!
-//! 1. A rail's load is the connections whose home it is, and the bytes in flight on its links. [`Engine::settle`] is the one
-//!    place where a home changes, so that the count is right.
-//! 2. A connection that is placed is not a load to itself. So placing it again changes nothing unless something else has
-//!    changed, and connections of equal rails spread evenly when a rail comes or goes.
+//! 1. A rail's load is the connections whose home it is, and the bytes in flight on its links. [`Engine::settle`] is
+//!    the one place where a home changes, so that the count is right.
+//! 2. A connection that is placed is not a load to itself. So placing it again changes nothing unless something else
+//!    has changed, and connections of equal rails spread evenly when a rail comes or goes.
 //! 3. When many are placed at once the bytes in flight are not counted: all would go where there are the least.
 //! 4. The other end's word ([`Engine::follow`]) changes which of its rails is the home's end, never our own rail.
 //! 5. Where a server runs is not known when its connection is placed: it has not accepted yet. Of the links that are as
-//!    good, the connection takes that which ends at the client's rail. So both directions go the same way, and the client's
-//!    choice by its CPU is one for both.
+//!    good, the connection takes that which ends at the client's rail. So both directions go the same way, and the
+//!    client's choice by its CPU is one for both.
 
 use beeline_topo::{Link, Question, Rail};
 
@@ -22,7 +22,8 @@ pub(super) enum Moment {
 }
 
 impl Engine {
-    /// Chooses the link of a connection, and those of its stripe. `their_rail` is the rail that is best for the other end.
+    /// Chooses the link of a connection, and those of its stripe. `their_rail` is the rail that is best for the other
+    /// end.
     pub(super) fn choose_home(&mut self, number: u64, their_rail: Option<u32>, moment: Moment) {
         let Some(entry) = self.connections.get(number) else { return };
         let Some(Some(peer)) = self.peers.get(entry.peer) else { return };

@@ -275,7 +275,8 @@ impl Engine {
             false => bridge::connect_for(client.into(), server.into()).map_err(refusal_for),
         }?;
         let name = ConnName { client: client.into(), server: server.into() };
-        // Even where a quick server has shown its CPU already, the client's choice is one for both (rule 5 of `choose`).
+        // Even where a quick server has shown its CPU already, the client's choice is one for both (rule 5 of
+        // `choose`).
         self.enter(name, lane, peer, Stage::Open, window, None).map_err(|lane| {
             lane.say(bridge::flags::RESET | bridge::flags::CLOSED);
             lane.retire();
@@ -317,7 +318,8 @@ impl Engine {
         let Some(entry) = self.connections.get_mut(number) else { return };
         let Some(lane) = entry.connection.lane() else { return };
         bridge::answer(lane.anchor(), verdict);
-        // Bytes that overtook the answer may have made the ring known to a network card: the usual way out waits for that.
+        // Bytes that overtook the answer may have made the ring known to a network card: the usual way out waits for
+        // that.
         entry.connection.give_up();
         let is_probe = entry.probe;
         self.rang = true;

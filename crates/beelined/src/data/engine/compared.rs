@@ -19,7 +19,8 @@ pub(super) struct Comparer {
     pub(super) guests: Guests,
     /// A round is under way.
     pub(super) runs: bool,
-    /// Whether programs that compute want all CPUs, and did when the rounds that count began; and when it last was not the same.
+    /// Whether programs that compute want all CPUs, and did when the rounds that count began; and when it last was not
+    /// the same.
     pub(super) crowded: bool,
     pub(super) was_crowded: bool,
     pub(super) anew_ns: u64,

@@ -1,13 +1,15 @@
-//! Measuring whether the bridge or TCP is faster to a peer's host, while it is used ([`super::super::ledger`] has the verdict,
-//! [`super::super::probe`] what is exchanged).
+//! Measuring whether the bridge or TCP is faster to a peer's host, while it is used ([`super::super::ledger`] has the
+//! verdict, [`super::super::probe`] what is exchanged).
 //!
-//! 1. A peer is measured while somebody uses the way to it: while a client's connection stands, or when one was asked for since the last
-//!    round. The first rounds follow each other at once, later ones every `compare_s`. When programs that compute have come to want all CPUs of this host,
-//!    or do not any more, the rounds before do not count, also the one that runs, and the next ones are the first again.
+//! 1. A peer is measured while somebody uses the way to it: while a client's connection stands, or when one was asked
+//!    for since the last round. The first rounds follow each other at once, later ones every `compare_s`. When programs
+//!    that compute have come to want all CPUs of this host, or do not any more, the rounds before do not count, also
+//!    the one that runs, and the next ones are the first again.
 //! 2. One round at a time, for all peers: two would measure each other.
-//! 3. The measuring connection is one like others, but for its entry's `probe`: nobody is told of it, and it counts for nothing. Its
-//!    server's address is [`MEASURED`], which no server has.
-//! 4. This bridge's verdicts are about connections that its own clients make. What the peer's clients do the peer's bridge measures.
+//! 3. The measuring connection is one like others, but for its entry's `probe`: nobody is told of it, and it counts for
+//!    nothing. Its server's address is [`MEASURED`], which no server has.
+//! 4. This bridge's verdicts are about connections that its own clients make. What the peer's clients do the peer's
+//!    bridge measures.
 //! 5. A peer whose TCP end cannot be reached is not measured, and the bridge is used.
 
 use std::net::{IpAddr, SocketAddr};
@@ -104,8 +106,9 @@ impl Engine {
         self.comparer.crowded != self.comparer.was_crowded
     }
 
-    /// Begins anew if what was measured holds no more. The verdicts stand until something is measured. Once every `compare_s` at most, so that
-    /// a host which is busy by turns is not measured all the time; nor where it was the other one for a moment only.
+    /// Begins anew if what was measured holds no more. The verdicts stand until something is measured. Once every
+    /// `compare_s` at most, so that a host which is busy by turns is not measured all the time; nor where it was the
+    /// other one for a moment only.
     fn begin_anew(&mut self) {
         let pause_ns = self.tunables.compare_s.saturating_mul(1_000_000_000);
         let (now_ns, before_ns) = (self.now_ns, self.comparer.anew_ns);

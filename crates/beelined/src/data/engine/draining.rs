@@ -2,8 +2,9 @@
 //!
 //! 1. From the word on nobody is taken in: not this host's clients, not a peer's. Both hear `leaving`, and go by TCP.
 //! 2. The peers are told at once, so that their clients do not have to ask; what they have asked meanwhile is refused.
-//! 3. It is over when the last connection has ended and its last words had [`LAST_WORDS_NS`] to arrive, or when `drain_s` have passed since the word; connections that are left are
-//!    reset then. Lengthening `drain_s` meanwhile lengthens it.
+//! 3. It is over when the last connection has ended and its last words had [`LAST_WORDS_NS`] to arrive, or when
+//!    `drain_s` have passed since the word; connections that are left are reset then. Lengthening `drain_s` meanwhile
+//!    lengthens it.
 //! 4. A second word ends it at once.
 
 use beeline_status::document::Draining;

@@ -13,8 +13,8 @@ use super::{Engine, Regions};
 const OPERATIONS_MAX: u32 = 32;
 
 impl Engine {
-    /// The link for a large piece. What is left of one, or comes while others are under way, is part of a stream, however short: a sender
-    /// that waits for room fills the ring in small pieces.
+    /// The link for a large piece. What is left of one, or comes while others are under way, is part of a stream,
+    /// however short: a sender that waits for room fills the ring in small pieces.
     pub(super) fn link_for(&mut self, number: u64, home: usize, bytes: u64) -> usize {
         let Some(entry) = self.connections.get(number) else { return home };
         let stream_bytes = entry.connection.under_way().saturating_add(bytes);
@@ -182,8 +182,8 @@ impl Engine {
         }
     }
 
-    /// Whether one end of a rail's links may read the other's rings: never where a read is alone in flight (iWARP), where
-    /// it would have the link's messages wait.
+    /// Whether one end of a rail's links may read the other's rings: never where a read is alone in flight (iWARP),
+    /// where it would have the link's messages wait.
     pub(super) fn may_read_over(&self, rail: usize) -> bool {
         self.rails.get(rail).is_some_and(|rail| {
             !rail.rail.port().reads_one_by_one() && (self.tunables.pull_over_tcp != 0 || !rail.reads_are_emulated)

@@ -8,8 +8,9 @@ use super::Engine;
 impl Engine {
     /// Gives a served connection's lane back, and drops one that is over. Whether it was dropped.
     ///
-    /// What the other bridge knows of the rings is only taken away when it has told its end: before it does, it finishes
-    /// its own operations, and begins none afterwards. A write or read that found its memory gone would cost the link.
+    /// What the other bridge knows of the rings is only taken away when it has told its end: before it does, it
+    /// finishes its own operations, and begins none afterwards. A write or read that found its memory gone would cost
+    /// the link.
     pub(super) fn finish(&mut self, number: u64) -> bool {
         let Some(entry) = self.connections.get_mut(number) else { return true };
         if entry.connection.stage == Stage::Asked {

@@ -1,16 +1,15 @@
 //! The links to peers: made, looked after, lost and made again.
 //!
 //! 1. The bridge with the smaller name connects the links of a pair; the other one accepts those that show its token.
-//!    Where the end that connected has to speak first (iWARP), it says a [`Record::Ping`] at once, and the other end's link
-//!    is not up before something came over it.
+//!    Where the end that connected has to speak first (iWARP), it says a [`Record::Ping`] at once, and the other end's
+//!    link is not up before something came over it.
 //! 2. A link is lost when its endpoint fails, when it stays silent though asked, when the peer says so on the control
 //!    connection, or when the peer's [`Record::Resync`] shows that it has closed its end. Then our endpoint is closed
 //!    first, so that nothing of it can land any more; then each connection of the peer owes a [`Record::Resync`] on
-//!    whatever link there is next.
-//!    A link may have been up at the peer alone, and have carried its bytes to nobody: when the peer says that it has lost
-//!    one which never came to be here, it is owed the same.
-//! 3. A pair of rails that could not be connected is tried again, ever less often. Where an attempt would keep the bridge
-//!    waiting for a host that is silent, the host is asked first whether it answers ([`super::reach`]).
+//!    whatever link there is next. A link may have been up at the peer alone, and have carried its bytes to nobody:
+//!    when the peer says that it has lost one which never came to be here, it is owed the same.
+//! 3. A pair of rails that could not be connected is tried again, ever less often. Where an attempt would keep the
+//!    bridge waiting for a host that is silent, the host is asked first whether it answers ([`super::reach`]).
 //! 4. When a peer has had no link for [`LONELY_NS`], or its control connection ends, its connections are reset.
 
 use std::fmt::Display;
@@ -141,8 +140,8 @@ impl Engine {
         }
     }
 
-    /// The next attempt to connect a pair of rails comes after a while, the longer the more have failed and the longer the
-    /// last one took. Returns how many have failed.
+    /// The next attempt to connect a pair of rails comes after a while, the longer the more have failed and the longer
+    /// the last one took. Returns how many have failed.
     fn retry_later(&mut self, peer: usize, rails: (usize, u32), took_ns: u64) -> u32 {
         let now_ns = self.now_ns;
         let Some(Some(peer)) = self.peers.get_mut(peer) else { return 0 };

@@ -1,4 +1,5 @@
-//! Peers: there, gone, and what they say on the control connection. [`super::links`] has the links to them, and the rules.
+//! Peers: there, gone, and what they say on the control connection. [`super::links`] has the links to them, and the
+//! rules.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -1,10 +1,11 @@
 //! Our own rails: opened, offered, asked for news, and retired when they fail for good.
 //!
 //! 1. A port that cannot be opened is told and left out.
-//! 2. A rail is asked when a descriptor of its has told news, or because only asking tells (`told`). For connections that
-//!    come and go it is asked when their own descriptor has told: on the way of a message that would be a system call for nothing.
-//! 3. One that does not even answer for a while ([`super::super::health`]) is retired: its links are lost, it is offered no more,
-//!    and it is heard once in a while only, since closing links and rings leaves something to be told.
+//! 2. A rail is asked when a descriptor of its has told news, or because only asking tells (`told`). For connections
+//!    that come and go it is asked when their own descriptor has told: on the way of a message that would be a system
+//!    call for nothing.
+//! 3. One that does not even answer for a while ([`super::super::health`]) is retired: its links are lost, it is
+//!    offered no more, and it is heard once in a while only, since closing links and rings leaves something to be told.
 
 use std::os::fd::AsRawFd;
 
@@ -151,7 +152,8 @@ impl Engine {
                 }
             }
             let some = !completions.is_empty();
-            // That a message of ours is on its way concerns those who waited for room, who are looked at in this very round.
+            // That a message of ours is on its way concerns those who waited for room, who are looked at in this very
+            // round.
             let is_news = completions.len() >= COMPLETIONS_PER_ROUND
                 || completions.iter().any(|done| !matches!(done, Completion::Done { kind: Kind::Send, .. }));
             if some {

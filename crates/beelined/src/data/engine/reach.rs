@@ -1,11 +1,11 @@
 //! Whether a host answers at all, before a rail is connected to it.
 //!
-//! libfabric's verbs provider finds the way to an address in the call that makes an endpoint, and waits two seconds in it
-//! for a host that is silent: the whole bridge would wait. So such a host is asked by a TCP connection from the rail's
-//! address, which the kernel makes meanwhile. Nothing needs to listen there: a refusal is an answer, too.
+//! libfabric's verbs provider finds the way to an address in the call that makes an endpoint, and waits two seconds in
+//! it for a host that is silent: the whole bridge would wait. So such a host is asked by a TCP connection from the
+//! rail's address, which the kernel makes meanwhile. Nothing needs to listen there: a refusal is an answer, too.
 //!
-//! iWARP goes over TCP itself, and the call may wait for as long as TCP tries. There the rail's own port is asked, which a
-//! firewall that drops everything else lets through.
+//! iWARP goes over TCP itself, and the call may wait for as long as TCP tries. There the rail's own port is asked,
+//! which a firewall that drops everything else lets through.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -41,8 +41,8 @@ pub enum Answer {
 }
 
 impl Question {
-    /// Asks a host whose rail listens at `to`, from the address of the rail that is to be connected. `over_tcp` tells that
-    /// it will be connected over TCP.
+    /// Asks a host whose rail listens at `to`, from the address of the rail that is to be connected. `over_tcp` tells
+    /// that it will be connected over TCP.
     pub fn ask(from: IpAddr, to: SocketAddr, over_tcp: bool, now_ns: u64) -> Question {
         let (to, silence) =
             if over_tcp { (to, Answer::Nobody) } else { (SocketAddr::new(to.ip(), PORT), Answer::There) };

@@ -5,12 +5,12 @@
 //!    host. There it spins only while that pays: a spin in vain costs twice as many of the following as the one
 //!    before, and one that found news an eighth less. So it goes on where five of six find something.
 //! 3. After it has rung for a client it does not spin there at all.
-//! 4. Rules 2 and 3 hold where a sleeping program wakes within a few microseconds. Where the host takes idle virtual CPUs
-//!    away, each of the three wakes of a message costs tens of microseconds, which no spin does: there the bridge spins
-//!    as on a host with many CPUs. (Two hosts of two CPUs each, 8 B one way: 63 us spinning and 8 not where a program wakes
-//!    within 6 us; 37 to 53 spinning and 121 to 172 not where it takes 25 and more.)
-//! 5. Where programs that compute want all CPUs it does not spin at all, whatever the host: it would take a CPU from somebody who has work,
-//!    and a wake there is a switch on a CPU that runs ([`crowd`]).
+//! 4. Rules 2 and 3 hold where a sleeping program wakes within a few microseconds. Where the host takes idle virtual
+//!    CPUs away, each of the three wakes of a message costs tens of microseconds, which no spin does: there the bridge
+//!    spins as on a host with many CPUs. (Two hosts of two CPUs each, 8 B one way: 63 us spinning and 8 not where a
+//!    program wakes within 6 us; 37 to 53 spinning and 121 to 172 not where it takes 25 and more.)
+//! 5. Where programs that compute want all CPUs it does not spin at all, whatever the host: it would take a CPU from
+//!    somebody who has work, and a wake there is a switch on a CPU that runs ([`crowd`]).
 
 mod crowd;
 mod wake;

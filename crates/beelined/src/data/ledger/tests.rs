@@ -100,7 +100,8 @@ fn what_is_slower_in_everything_is_not_tried() {
 }
 
 proptest! {
-    /// Whatever is measured: memory is bounded, and the verdict is that of the last rounds alone, but for the band between.
+    /// Whatever is measured: memory is bounded, and the verdict is that of the last rounds alone, but for the band
+    /// between.
     #[test]
     fn verdicts_follow_the_last_rounds(percents in prop::collection::vec(20_u64..400, 1..40), last in 20_u64..400) {
         let mut ledger = Ledger::default();

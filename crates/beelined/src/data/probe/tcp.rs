@@ -34,7 +34,8 @@ impl TcpWay {
     }
 }
 
-/// One system call waits so long at most before the clock is looked at: set once, so that none is made that a program would not make.
+/// One system call waits so long at most before the clock is looked at: set once, so that none is made that a program
+/// would not make.
 const WAIT_MOST: Duration = Duration::from_millis(20);
 
 /// What to do about an error: wait on, unless the time is over.

@@ -1,8 +1,8 @@
 //! The two ends of one direction of a connection, with rings that hold real bytes.
 //!
-//! Byte `n` of every stream is known ([`content`]), and rings are used again as soon as the rules allow: the sender's from
-//! what is acknowledged on, the receiver's from what the app has read on. So a byte that lands too late, or is read from a
-//! place that was given back, is seen by the app.
+//! Byte `n` of every stream is known ([`content`]), and rings are used again as soon as the rules allow: the sender's
+//! from what is acknowledged on, the receiver's from what the app has read on. So a byte that lands too late, or is
+//! read from a place that was given back, is seen by the app.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,5 @@
-//! One link: what is on its way in both directions, in order, and what lands while its ends do not know that it is over.
+//! One link: what is on its way in both directions, in order, and what lands while its ends do not know that it is
+//! over.
 
 use std::collections::VecDeque;
 

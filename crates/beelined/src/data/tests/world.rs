@@ -2,8 +2,8 @@
 //! `inward.rs` and `links.rs` do with [`Sender`](super::super::sender::Sender), [`LinkRates`], `Losses` and `Reorder`.
 //!
 //! 1. A rail carries one thing after the other at its own speed, and has one link at a time that both ends use.
-//! 2. When one end closes a link, the other does not know it yet: it is told beside the links, or by a `Resync`, whatever
-//!    comes first. Until the receiver has closed its end, what was sent goes on landing.
+//! 2. When one end closes a link, the other does not know it yet: it is told beside the links, or by a `Resync`,
+//!    whatever comes first. Until the receiver has closed its end, what was sent goes on landing.
 //! 3. Each word of the receiver goes over the link that is then its connection's home, so words overtake each other.
 
 mod sending;
@@ -84,7 +84,8 @@ pub struct World {
 }
 
 impl World {
-    /// Rails with the speed they claim and the speed they have, in Mb/s. What is not urgent is acknowledged after `ack_ns`.
+    /// Rails with the speed they claim and the speed they have, in Mb/s. What is not urgent is acknowledged after
+    /// `ack_ns`.
     pub fn new(tunables: Tunables, ack_ns: u64, rails: &[(u32, u32)], streams: &[Stream]) -> Self {
         let wire = |(index, &(claimed_mbps, real)): (usize, &(u32, u32))| Wire {
             bytes_per_s: u64::from(real) * 125_000,

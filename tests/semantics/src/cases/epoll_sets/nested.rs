@@ -25,8 +25,8 @@ pub(super) fn nested(v: Variant) {
     epoll_wait(inner, 4, -1);
 }
 
-/// A thread waits on a set that watches a set. A connection joins the inner one whose bytes were there before it was accepted. The
-/// client is another process: nothing of its own is to wake the thread.
+/// A thread waits on a set that watches a set. A connection joins the inner one whose bytes were there before it was
+/// accepted. The client is another process: nothing of its own is to wake the thread.
 pub(super) fn nested_with_a_member_that_has_bytes(v: Variant) {
     for mixed in [false, true] {
         let listener = v.bound();
@@ -132,8 +132,8 @@ pub(super) fn nested_with_a_paused_member(v: Variant) {
     }
 }
 
-/// What was told and not read is no edge of the outer set any more, nor is a set that has fired: a wait ends in time, and
-/// with what comes next.
+/// What was told and not read is no edge of the outer set any more, nor is a set that has fired: a wait ends in time,
+/// and with what comes next.
 pub(super) fn nested_edge_outside_with_data_unread(v: Variant) {
     for events in [IN | ET, IN | libc::EPOLLONESHOT] {
         let (client, server) = v.pair();

@@ -349,8 +349,8 @@ pub(super) fn two_pollers_one_reader(v: Variant) {
     recv(server, 8, 0);
 }
 
-/// A thread waits on a set that watches a set. Another one looks at the inner set and reads, and goes away: what comes then
-/// is the waiter's.
+/// A thread waits on a set that watches a set. Another one looks at the inner set and reads, and goes away: what comes
+/// then is the waiter's.
 pub(super) fn waiter_behind_a_set_that_others_look_at(v: Variant) {
     let v = Variant { nonblocking: true, ..v };
     let (client, server) = v.pair();

@@ -25,7 +25,8 @@ fn set_inline(fd: Fd, inline: i32) {
     set_option(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE, "SO_OOBINLINE", inline);
 }
 
-/// The reader stands at the first urgent byte, which the second one makes pass: to become inline does not bring it back.
+/// The reader stands at the first urgent byte, which the second one makes pass: to become inline does not bring it
+/// back.
 pub(super) fn inline_after_a_second(v: Variant) {
     let (client, server) = v.pair();
     send(client, b"ab1", OOB);

@@ -1,8 +1,8 @@
-//! The program of [`super`], and what it takes of bpf(2). `struct bpf_tcp_sock`, `struct bpf_sock` and the attributes of the
-//! call are those of `linux/bpf.h`.
+//! The program of [`super`], and what it takes of bpf(2). `struct bpf_tcp_sock`, `struct bpf_sock` and the attributes
+//! of the call are those of `linux/bpf.h`.
 //!
-//! The kernel lets only programs look into its own types that say that they may be used under the GPL. This one, the numbers that
-//! [`steps`] gives out, may, as anything under the MIT licence may: it is loaded as "Dual MIT/GPL".
+//! The kernel lets only programs look into its own types that say that they may be used under the GPL. This one, the
+//! numbers that [`steps`] gives out, may, as anything under the MIT licence may: it is loaded as "Dual MIT/GPL".
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -230,7 +230,8 @@ pub fn load(storage: i32, flows: [i16; 2]) -> Result<OwnedFd, Errno> {
     unsafe { bpf(PROG_LOAD, &load) }.map(|fd| own(fd as i32))
 }
 
-/// The program. Registers: 6 what it was called with, 7 the packet, 8 the packet's end, then the tuple's size, 9 the socket.
+/// The program. Registers: 6 what it was called with, 7 the packet, 8 the packet's end, then the tuple's size, 9 the
+/// socket.
 fn steps(storage: i32, flows: [i16; 2]) -> std::vec::Vec<Step> {
     // Names as in `linux/bpf.h`; what is loaded and stored has 32 bits.
     const LOAD: u8 = 0x61;

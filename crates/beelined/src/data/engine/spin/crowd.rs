@@ -1,18 +1,20 @@
-//! Whether programs that compute want the CPUs which the bridge needs: then a spin takes a CPU from somebody who has work, and the bridge waits
-//! for turns of others.
+//! Whether programs that compute want the CPUs which the bridge needs: then a spin takes a CPU from somebody who has
+//! work, and the bridge waits for turns of others.
 //!
 //! 1. The kernel counts how long a thread was ready and did not run (`/proc/thread-self/schedstat`).
-//! 2. Bridges, and the programs that wait for them, fill all CPUs of a small host as well, but whoever of them has a CPU gives it back after some tens of
-//!    microseconds. Who computes keeps it for a turn, which is milliseconds. So only waits of [`LONG_NS`] between two looks count. How much the
-//!    short ones are together over longer, and how idle CPUs are, says nothing: with spins nothing is idle.
-//! 3. Something that took so long is a reason to ask the kernel whether it was such a wait. What it says is compared with what it said a millisecond
-//!    ago, for which it is asked from time to time; of the difference, that millisecond is taken off.
+//! 2. Bridges, and the programs that wait for them, fill all CPUs of a small host as well, but whoever of them has a
+//!    CPU gives it back after some tens of microseconds. Who computes keeps it for a turn, which is milliseconds. So
+//!    only waits of [`LONG_NS`] between two looks count. How much the short ones are together over longer, and how idle
+//!    CPUs are, says nothing: with spins nothing is idle.
+//! 3. Something that took so long is a reason to ask the kernel whether it was such a wait. What it says is compared
+//!    with what it said a millisecond ago, for which it is asked from time to time; of the difference, that millisecond
+//!    is taken off.
 //! 4. [`MANY`] within [`WITHIN_NS`], and the CPUs are crowded.
-//! 5. Priority and sleeps take the long waits away, so these cannot tell when that is over. It is over when a fifth of a CPU is idle, as then the
-//!    bridge does not spin; but not before an eighth of the time after which it is over anyhow: two seconds, and twice as long as before if the
-//!    last one was not longer ago than that, up to [`HOLD_MAX_NS`].
-//!    That is judged for the whole host: a bridge that may use few of its CPUs, all of them taken, tries again and again whether it is over, a
-//!    quarter of a second to four after each time.
+//! 5. Priority and sleeps take the long waits away, so these cannot tell when that is over. It is over when a fifth of
+//!    a CPU is idle, as then the bridge does not spin; but not before an eighth of the time after which it is over
+//!    anyhow: two seconds, and twice as long as before if the last one was not longer ago than that, up to
+//!    [`HOLD_MAX_NS`]. That is judged for the whole host: a bridge that may use few of its CPUs, all of them taken,
+//!    tries again and again whether it is over, a quarter of a second to four after each time.
 //! 6. Where the kernel does not tell, they are never crowded.
 
 use std::fs::File;
@@ -94,7 +96,8 @@ impl Crowd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asks {
     Nothing,
-    /// How long we have waited. `Some`: something took long, and so much time had passed between the last answer and its beginning.
+    /// How long we have waited. `Some`: something took long, and so much time had passed between the last answer and
+    /// its beginning.
     Delay(Option<u64>),
     /// How idle CPUs are.
     Idle,

@@ -13,8 +13,8 @@ const TRIPS: usize = 64;
 /// A host that is too busy for an answer within this tells nothing.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Nanoseconds from a write to the moment when a thread that slept on it on another CPU runs: half the median round trip.
-/// `None` if there is no other CPU, or it cannot be found out.
+/// Nanoseconds from a write to the moment when a thread that slept on it on another CPU runs: half the median round
+/// trip. `None` if there is no other CPU, or it cannot be found out.
 pub(super) fn cost_ns() -> Option<u64> {
     let allowed = sched_getaffinity(Pid::from_raw(0)).ok()?;
     let mut cpus = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false));
