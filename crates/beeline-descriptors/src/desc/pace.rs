@@ -1,7 +1,8 @@
 //! What calls on a connection have seen lately, by which they look at the kernel more or less often.
 //!
-//! All of it is figures: threads may lose each other's, which costs a look too many or too few. What a call counts it
-//! counts with the lock of its direction, if it has one; `heard` and `looked` are also stored by waits that have none.
+//! All of it but `asks_signals` is hints: threads may lose each other's, which costs a look too many or too few. What a
+//! call counts it counts with the lock of its direction, if it has one; `heard`, `looked` and `polled` are also stored
+//! by waits that have none.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -18,9 +19,15 @@ pub struct Pace {
     heard: AtomicU64,
     /// Receives in a row that found nothing.
     eagains: AtomicU32,
-    /// Whether poll(2) or select(2) has asked for bytes since the last of these.
+    /// Whether poll(2) or select(2) has asked for bytes since the last of these, and how many of them it has excused.
     polled: AtomicBool,
+    excused: AtomicU32,
+    /// Whether the program asks for signals (`O_ASYNC`), which it may wait for instead.
+    asks_signals: AtomicBool,
 }
+
+/// Of so many receives that find nothing and are excused one is not: it looks whether the peer is still there.
+const EXCUSED_MAX: u32 = 1024;
 
 impl Pace {
     /// Another connection begins.
@@ -31,6 +38,8 @@ impl Pace {
         self.fulls.store(0, Relaxed);
         self.heard.store(0, Relaxed);
         self.polled.store(false, Relaxed);
+        self.excused.store(0, Relaxed);
+        self.asks_signals.store(false, Relaxed);
     }
 
     /// How many sends were complete at once.
@@ -91,9 +100,21 @@ impl Pace {
         }
     }
 
-    /// Whether they have asked since this was last called.
-    pub fn take_polled(&self) -> bool {
-        self.polled.load(Relaxed) && self.polled.swap(false, Relaxed)
+    /// The program asks for signals, or not any more.
+    pub fn ask_signals(&self, on: bool) {
+        self.asks_signals.store(on, Relaxed);
+    }
+
+    /// Whether a receive that has found nothing need not see to it that somebody tells of what comes: poll(2) or
+    /// select(2) has asked since the last such receive, so the program waits by them.
+    pub fn take_excuse(&self) -> bool {
+        if !self.polled.load(Relaxed) {
+            return false;
+        }
+        self.polled.store(false, Relaxed);
+        let excused = self.excused.load(Relaxed) + 1;
+        self.excused.store(excused % EXCUSED_MAX, Relaxed);
+        excused != EXCUSED_MAX && !self.asks_signals.load(Relaxed)
     }
 
     /// A receive has found something.

@@ -58,6 +58,8 @@ pub(super) fn end_arming(set: &Set) {
 
 /// All are armed by themselves, and those that have news are hot. The set is locked.
 pub(super) fn disband(set: &Set) {
+    // Also what a thread has left behind that died in the middle of its arming.
+    end_arming(set);
     name_in_all(set, 0);
     set.company.in_force.store(0, Relaxed);
 }

@@ -44,6 +44,8 @@ impl Call {
                 }
                 // A set inside is asked by a system call, and once is enough.
                 Some(entry) if entry.desc().is_some_and(Desc::is_lane) && readiness(set, entry, 0) == 0 => {
+                    // As a harvest that finds it idle.
+                    entry.place.store(0, Relaxed);
                     fd = entry.heat.next();
                 }
                 Some(_) => return false,

@@ -105,7 +105,7 @@ pub(super) struct Call {
     pub(super) filled: usize,
     /// Whether locks of other sets, around this one, may be held.
     pub(super) is_inside: bool,
-    /// Tells this call's reports from those of others; 0 before the first harvest.
+    /// Tells this call's reports from those of others; 0 before the first look at the members.
     pub(super) number: u32,
     /// How many members had left when the kernel was asked last.
     pub(super) departures: u32,

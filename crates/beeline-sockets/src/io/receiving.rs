@@ -283,8 +283,9 @@ pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outc
         drop(guard);
         return if upkeep::look_after() { None } else { Some(Outcome::fail(libc::EAGAIN)) };
     }
-    let is_watched = desc.entries.load(Relaxed) != 0 || desc.pace.take_polled();
-    if is_watched || desc.pace.count_empty() % EAGAINS_PER_ARM != 1 {
+    // Who shares it may wait otherwise, and so may a set that came with it from another program.
+    let is_excused = desc.pace.take_excuse() && !desc.shared.load(Relaxed);
+    if is_excused || desc.entries.load(Relaxed) != 0 || desc.pace.count_empty() % EAGAINS_PER_ARM != 1 {
         return Some(Outcome::fail(libc::EAGAIN));
     }
     let is_named = guard.side.rx.sleep() != 0;

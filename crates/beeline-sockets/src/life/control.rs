@@ -72,11 +72,10 @@ fn set_owner(fd: i32, desc: &'static Desc, call: libc::c_long, arguments: [usize
 }
 
 fn note_flags(desc: &'static Desc, nonblock: bool, asynchronous: bool) {
-    match desc.kind() {
-        Kind::Lane => note_nonblock(desc, nonblock),
-        Kind::Tcp | Kind::Listener if asynchronous => options::block(desc, Reason::AsyncIo),
-        _ => {}
+    if desc.is_lane() {
+        note_nonblock(desc, nonblock);
     }
+    note_async(desc, asynchronous);
 }
 
 /// `ioctl(2)`.
@@ -151,7 +150,9 @@ pub fn sockatmark(fd: i32) -> Outcome {
 }
 
 fn note_async(desc: &'static Desc, on: bool) {
-    if on && matches!(desc.kind(), Kind::Tcp | Kind::Listener) {
-        options::block(desc, Reason::AsyncIo);
+    match desc.kind() {
+        Kind::Tcp | Kind::Listener if on => options::block(desc, Reason::AsyncIo),
+        Kind::Lane => desc.pace.ask_signals(on),
+        _ => {}
     }
 }

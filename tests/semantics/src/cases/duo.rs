@@ -19,6 +19,7 @@ pub const GROUP: Group = Group {
         Case::duo("server_exits_unread", FAMILY, exiting_unread_server, reset_client),
         Case::duo("server_aborts", FAMILY, aborting_server, deserted_client),
         Case::duo("client_is_killed", FAMILY, deserted_server, killed_client),
+        Case::duo("client_is_killed_and_only_looked_for", FAMILY, busy_server, killed_client),
         Case::duo("half_close", FAMILY, half_close_server, half_close_client),
         Case::duo("epoll_echo", FAMILY | TRIGGER, epoll_server, many_clients),
         Case::duo("hundred_connections", FAMILY, sequential_server, sequential_client),
@@ -159,6 +160,17 @@ fn deserted_server(_: Variant, listener: Fd) {
     recv(server, 16, 0);
     recv(server, 16, 0);
     poll_now(server);
+}
+
+/// Is told of room whenever it asks, and tries to receive all the same.
+fn busy_server(_: Variant, listener: Fd) {
+    let server = accepted(listener);
+    recv(server, 4, libc::MSG_WAITALL);
+    recv(server, 8, libc::MSG_WAITALL);
+    until("the end", || {
+        sys::poll(&mut [libc::pollfd { fd: server.raw, events: libc::POLLIN | libc::POLLOUT, revents: 0 }], -1);
+        sys::recv(server.raw, &mut [0; 8], libc::MSG_DONTWAIT).value == 0
+    });
 }
 
 fn killed_client(_: Variant, client: Fd, target: &RawAddress) {

@@ -11,6 +11,7 @@ pub const GROUP: Group = Group {
     name: "epoll_order",
     cases: &[
         Case::new("sends_while_cold", TRIGGER, sends_while_cold),
+        Case::new("sends_after_many_waits", TRIGGER, sends_after_many_waits),
         Case::new("sends_while_hot", TRIGGER, sends_while_hot),
         Case::new("sends_to_added", TRIGGER, sends_to_added),
         Case::new("the_first_byte_counts", TRIGGER, the_first_byte_counts),
@@ -73,6 +74,16 @@ fn sends_while_cold(v: Variant) {
         say(&pairs, &order);
         epoll_wait(set, 10, -1);
         hear(&pairs, &order);
+    }
+}
+
+fn sends_after_many_waits(v: Variant) {
+    let (set, pairs) = watched(v);
+    for order in [[3, 0, 5, 1, 4, 2], [2, 1, 0, 5, 4, 3], [0, 2, 4, 1, 3, 5]].iter().cycle().take(18) {
+        epoll_wait(set, 10, 2);
+        say(&pairs, order);
+        epoll_wait(set, 10, -1);
+        hear(&pairs, order);
     }
 }
 

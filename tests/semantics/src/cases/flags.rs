@@ -300,6 +300,9 @@ fn async_on_a_connection(v: Variant) {
         let before = SIGNALS.load(Ordering::SeqCst);
         send(client, b"news", 0);
         until("a signal", || SIGNALS.load(Ordering::SeqCst) != before);
+        if round % 2 == 1 {
+            poll(&[(server, libc::POLLIN)], 0);
+        }
         while !recv(server, 3, 0).is_empty() {}
         // What the reading itself has caused.
         settle();
