@@ -26,11 +26,13 @@
 //!    those before.
 //! 5. The path that won is kept for [`KEPT_NS_MIN`], [`KEPT_NS_MIN_SLOW`] where connections are slow; then they are
 //!    compared again. That time doubles with each answer that is the same, up to [`KEPT_NS_MAX`].
-//! 6. Where connections come more often than every [`EVERY_NS`], nothing is compared, and nothing left to TCP. It has
-//!    some 14,000 ports that it finds at once, and gives none of them to the same destination again within a second
-//!    (`tcp_tw_reuse`; 60 seconds where the address is no loopback address). Faster than that it does well in each
-//!    short measurement, and then looks through all its ports for each connection. It does not where the program has
-//!    chosen the port ([`Port`]): those are compared however often they come, and apart from others.
+//! 6. TCP has some 14,000 ports that it finds at once, and gives none of them to the same destination again within a
+//!    second (`tcp_tw_reuse`; 60 seconds where the address is no loopback address). Faster than that it does well in
+//!    each short measurement, and then looks through all its ports for each connection. So no more is left to it than
+//!    one connection in each [`EVERY_NS`], and those of [`BURST_NS`] at once; what comes beyond that has lanes. Where
+//!    connections come more often and fewer than [`MANY`] are open nothing is compared: there a connection over TCP is
+//!    mostly waiting. All this does not hold where the program has chosen the port ([`Port`]): those are compared
+//!    however often they come, and apart from others.
 //! 7. What lives longer wants a lane. So one connection that was not short-lived ends all of this, as a pause does, and
 //!    as do more open connections over TCP than twice those of the comparison, or of the beginning of its turn.
 //! 8. Where ends are not seen (a socket closed past us, or by another process), more seem to be open than are. That
@@ -70,9 +72,9 @@ const KEPT_NS_MAX: u64 = 32_000_000_000;
 /// How much longer than over lanes a short life may be over TCP, and how long it always may be.
 const LONGER: u64 = 16;
 const LONG_NS: u64 = 10_000_000;
-/// The time between connections below which nothing is left to TCP, and how much sooner they may come once.
+/// The time for which one connection may be left to TCP, and of how long those may come at once.
 const EVERY_NS: u64 = 100_000;
-const BURST_NS: u64 = 100_000_000;
+const BURST_NS: u64 = 400_000_000;
 /// Connections that may always be open.
 const OPEN_MIN: u32 = 16;
 
@@ -204,21 +206,15 @@ fn shorter(path_ns: u64, other_ns: u64, part: u64) -> bool {
     path_ns < other_ns - other_ns / part
 }
 
-/// Whether TCP wins (rules 4 and 6).
-fn tcp_wins(port: Port, lane: Turns, tcp: Turns) -> bool {
+/// Whether TCP wins (rule 4).
+fn tcp_wins(lane: Turns, tcp: Turns) -> bool {
     if lane.mean.are_slow() && tcp.mean.are_slow() {
         let (lane, tcp) = of_one_kind(lane.mean, tcp.mean);
         return !shorter(lane.first(), tcp.first(), 5) && !shorter(lane.life_ns, tcp.life_ns, 5);
     }
     let (lane, tcp) = of_one_kind(lane.best, tcp.best);
     let not_longer = tcp.first() <= lane.first().saturating_add(lane.first() / 16);
-    let better = shorter(tcp.first(), lane.first(), 10) || not_longer && shorter(tcp.life_ns, lane.life_ns, 5);
-    better && !comes_too_often(port, tcp.each_ns)
-}
-
-/// Whether connections come too often for TCP to keep up with them (rule 6).
-fn comes_too_often(port: Port, each_ns: u64) -> bool {
-    port == Port::Kernels && each_ns < EVERY_NS
+    shorter(tcp.first(), lane.first(), 10) || not_longer && shorter(tcp.life_ns, lane.life_ns, 5)
 }
 
 fn of_one_kind(lane: Times, tcp: Times) -> (Times, Times) {
@@ -316,15 +312,11 @@ impl Paths {
     /// A connection begins. Which path it takes, and the turn that counts it, or 0.
     pub(super) fn begin(&mut self, now_ns: u64) -> (Path, u32) {
         self.age(now_ns);
-        let port = self.port;
-        if let State::Keeping { path, until_ns, paid_ns } = &mut self.state {
-            let over_tcp = *path == Path::Tcp;
-            *paid_ns = now_ns.max(paid_ns.saturating_add(EVERY_NS));
-            let too_often = port == Port::Kernels && *paid_ns > now_ns.saturating_add(BURST_NS);
+        if let State::Keeping { path, until_ns, .. } = self.state {
             let too_many = self.open > self.open_max.saturating_mul(2).saturating_add(OPEN_MIN);
-            if over_tcp && (too_often || too_many) {
+            if path == Path::Tcp && too_many {
                 self.forget();
-            } else if now_ns >= *until_ns {
+            } else if now_ns >= until_ns {
                 self.compare(self.spent.iter().all(|turns| turns.mean.are_slow()));
             }
         }
@@ -336,6 +328,15 @@ impl Paths {
         }
         let begun = match &mut self.state {
             State::Watching { .. } => (Path::Lane, 0),
+            State::Keeping { path: Path::Tcp, paid_ns, .. } if self.port == Port::Kernels => {
+                let paid = now_ns.max(paid_ns.saturating_add(EVERY_NS));
+                if paid > now_ns.saturating_add(BURST_NS) {
+                    (Path::Lane, 0)
+                } else {
+                    *paid_ns = paid;
+                    (Path::Tcp, 0)
+                }
+            }
             State::Keeping { path, .. } => (*path, 0),
             State::Comparing { turn, .. } if turn.before != 0 => {
                 turn.before -= 1;
@@ -394,7 +395,7 @@ impl Paths {
                 let times = Times { each_ns, life_ns: *lives_ns / after_first, many: true };
                 if *run > RUN_SLOW && times.are_slow() {
                     self.begin_slow(times);
-                } else if *run >= RUN && comes_too_often(self.port, each_ns) {
+                } else if *run >= RUN && self.port == Port::Kernels && each_ns < EVERY_NS && self.open < MANY {
                     *run = 0;
                 } else if *run >= RUN {
                     self.compare(false);
@@ -459,7 +460,7 @@ impl Paths {
             return self.begin_turn(left - 1);
         }
         let [lane, tcp] = self.spent;
-        let path = if tcp_wins(self.port, lane, tcp) { Path::Tcp } else { Path::Lane };
+        let path = if tcp_wins(lane, tcp) { Path::Tcp } else { Path::Lane };
         let same = self.won.replace(path) == Some(path);
         let slow = lane.mean.are_slow() && tcp.mean.are_slow();
         let kept_ns_min = if slow { KEPT_NS_MIN_SLOW } else { KEPT_NS_MIN };
