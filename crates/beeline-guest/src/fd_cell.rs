@@ -25,8 +25,9 @@ impl FdCell {
         self.0.store(fd.map_or(0, |fd| fd.saturating_add(1)), Relaxed);
     }
 
-    /// Takes it out.
+    /// Takes it out. An empty one is not written: the child of a fork would get a copy of the page.
     pub fn take(&self) -> Option<i32> {
+        self.get()?;
         self.0.swap(0, Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
     }
 }

@@ -77,5 +77,7 @@ fn by(fd: i32, address: Option<SockAddr>, is_the_hosts: fn(i32) -> bool) -> Resu
 
 /// In the child of a `fork`: nobody looks.
 pub(super) fn reset_after_fork() {
-    LOOKING.store(false, Relaxed);
+    if LOOKING.load(Relaxed) {
+        LOOKING.store(false, Relaxed);
+    }
 }

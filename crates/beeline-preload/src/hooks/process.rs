@@ -33,6 +33,7 @@ pub(super) unsafe fn leave(real: &Real, status: c_int) -> ! {
 
 /// _exit(2): runs no destructors, so what ours do is done here.
 #[unsafe(no_mangle)]
+#[unsafe(link_section = ".text.fork")]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
     // SAFETY: forwarded.
     unsafe { leave(&EXIT, status) }

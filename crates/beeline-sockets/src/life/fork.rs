@@ -141,9 +141,15 @@ pub fn leave() {
         return;
     }
     meet::before_end();
+    let is_shared = |fd, desc: &Desc| desc.is_lane() && desc.shared.load(Relaxed) && desc.fd.load(Relaxed) == fd;
+    let mut any = false;
+    table::for_each(|fd, desc| any |= is_shared(fd, desc));
+    if !any {
+        return;
+    }
     let _changing = changing();
     table::for_each(|fd, desc| {
-        if desc.is_lane() && desc.shared.load(Relaxed) && desc.fd.load(Relaxed) == fd {
+        if is_shared(fd, desc) {
             meet::close_lane(desc);
         }
     });

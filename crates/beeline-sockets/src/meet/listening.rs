@@ -244,7 +244,9 @@ pub(super) fn reset_after_fork() {
     table::for_each(|_, desc| {
         let Some(listener) = Listener::of(desc) else { return };
         listener.lock.reset();
-        listener.serving.store(0, Relaxed);
+        if listener.serving.load(Relaxed) != 0 {
+            listener.serving.store(0, Relaxed);
+        }
         listener.lobby.close();
         listener.seats.begin();
     });

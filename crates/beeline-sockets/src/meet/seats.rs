@@ -39,7 +39,9 @@ impl Seats {
     /// Nobody sits, and nothing is known: a new listener, or the child of a `fork`.
     pub(super) fn begin(&self) {
         self.keeping.note(true);
-        self.sitting.store(0, Relaxed);
+        if self.sitting.load(Relaxed) != 0 {
+            self.sitting.store(0, Relaxed);
+        }
     }
 
     /// Whether the end of a client that comes now is to be kept when it is closed.
@@ -83,7 +85,11 @@ impl Trial {
     }
 
     fn note(&self, succeeded: bool) {
-        self.vain.store(if succeeded { 0 } else { self.vain.load(Relaxed) + 1 }, Relaxed);
+        match succeeded {
+            true if self.vain.load(Relaxed) == 0 => {}
+            true => self.vain.store(0, Relaxed),
+            false => self.vain.store(self.vain.load(Relaxed) + 1, Relaxed),
+        }
     }
 }
 
