@@ -35,6 +35,7 @@ pub mod signals;
 pub mod slab;
 pub mod stats;
 pub mod thread;
+pub mod trial;
 pub mod upkeep;
 pub mod wait;
 

@@ -24,6 +24,8 @@ mod counted;
 mod crowd;
 #[path = "library/forks.rs"]
 mod forks;
+#[path = "library/handed.rs"]
+mod handed;
 #[path = "library/mixed.rs"]
 mod mixed;
 #[path = "library/near.rs"]

@@ -6,6 +6,8 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use beeline_guest::trial::Trial;
+
 /// See the module. Valid when zeroed.
 #[repr(C)]
 pub struct Pace {
@@ -24,6 +26,11 @@ pub struct Pace {
     excused: AtomicU32,
     /// Whether the program asks for signals (`O_ASYNC`), which it may wait for instead.
     asks_signals: AtomicBool,
+    /// Whether no set tells of bytes until it is asked to again (`EPOLLONESHOT`, or no `EPOLLIN`): the connection is
+    /// some thread's to read.
+    handed_out: AtomicBool,
+    /// Whether it has been worth it that such a thread waits a moment for more.
+    pub more: Trial<16>,
 }
 
 /// Of so many receives that find nothing and are excused one is not: it looks whether the peer is still there.
@@ -40,6 +47,8 @@ impl Pace {
         self.polled.store(false, Relaxed);
         self.excused.store(0, Relaxed);
         self.asks_signals.store(false, Relaxed);
+        self.handed_out.store(false, Relaxed);
+        self.more.begin();
     }
 
     /// How many sends were complete at once.
@@ -103,6 +112,19 @@ impl Pace {
     /// The program asks for signals, or not any more.
     pub fn ask_signals(&self, on: bool) {
         self.asks_signals.store(on, Relaxed);
+    }
+
+    /// A set has handed the connection out, or tells of it again.
+    pub fn hand_out(&self, on: bool) {
+        if self.is_handed_out() != on {
+            self.handed_out.store(on, Relaxed);
+        }
+    }
+
+    /// Whether a set has handed the connection out.
+    #[inline]
+    pub fn is_handed_out(&self) -> bool {
+        self.handed_out.load(Relaxed)
     }
 
     /// Whether a receive that has found nothing need not see to it that somebody tells of what comes: poll(2) or

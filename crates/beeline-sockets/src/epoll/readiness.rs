@@ -85,6 +85,7 @@ pub(super) fn reported(entry: &Entry, desc: &Desc, marks: Option<&Marks>, report
     }
     if events & EPOLLONESHOT != 0 {
         entry.fired.store(true, Relaxed);
+        desc.pace.hand_out(true);
     }
 }
 

@@ -4,6 +4,8 @@ use core::ops::ControlFlow::{self, Break, Continue};
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{Armed, Fault, Since, Sink, flags as lane_flags};
+use beeline_stats::Counter;
+use beeline_stats::tunables::Wait;
 
 use super::blocking::{HeldUp, Waited, wait_readable};
 use super::call::left;
@@ -18,8 +20,8 @@ use crate::bulk::BULK_BYTES;
 use crate::desc::{Desc, Pin, RxGuard, Unlocked};
 use crate::ending::{Next, observe};
 use crate::side::{SideState, state};
-use crate::wait::Patience;
-use crate::{Outcome, kernel, table, upkeep};
+use crate::wait::{Patience, ticks};
+use crate::{Outcome, kernel, stats, table, upkeep};
 
 /// One call.
 struct Receiving<'p, 'a, I> {
@@ -283,6 +285,9 @@ pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outc
         drop(guard);
         return if upkeep::look_after() { None } else { Some(Outcome::fail(libc::EAGAIN)) };
     }
+    if desc.pace.is_handed_out() && comes_at_once(desc, &guard) {
+        return None;
+    }
     // Who shares it may wait otherwise, and so may a set that came with it from another program.
     let is_excused = desc.pace.take_excuse() && !desc.shared.load(Relaxed);
     if is_excused || desc.entries.load(Relaxed) != 0 || desc.pace.count_empty() % EAGAINS_PER_ARM != 1 {
@@ -314,5 +319,30 @@ pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outc
     }
 }
 
+/// A thread to which a set has handed the connection, and that finds nothing more to read, gives it back: bytes that
+/// come a moment later are told to one thread and read by another, after two wake-ups. Often they come at once, as the
+/// answer to what this thread has sent. So it waits a moment for them, as long as that is worth it.
+fn comes_at_once(desc: &Desc, guard: &RxGuard) -> bool {
+    let mode = desc.wait_mode();
+    if mode.wait() == Wait::Sleep || mode.spin_ns_max() == 0 || !desc.pace.more.is_worth() || desc.peer_is_near() {
+        return false;
+    }
+    let (began, tail) = (ticks(), guard.reader().tail());
+    let came = loop {
+        if guard.reader().tail() != tail {
+            break true;
+        }
+        if ticks().wrapping_sub(began) > MOMENT_TICKS {
+            break false;
+        }
+        core::hint::spin_loop();
+    };
+    desc.pace.more.note(came);
+    stats::count(if came { Counter::SpinsPaid } else { Counter::SpinsFailed }, 1);
+    came
+}
+
+/// Some 2 us.
+const MOMENT_TICKS: u64 = 4_000;
 /// Empty answers in a row between two armings.
 const EAGAINS_PER_ARM: u32 = 1024;

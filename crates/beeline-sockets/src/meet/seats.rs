@@ -17,6 +17,7 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use beeline_guest::trial::Trial;
 use beeline_lane::seat;
 
 use super::listener::Listener;
@@ -30,7 +31,7 @@ use crate::{cancel, kernel, signals, thread};
 #[repr(C)]
 pub(super) struct Seats {
     /// Whether clients come back over ends that are kept.
-    keeping: Trial,
+    keeping: Trial<64>,
     /// Threads that sit. Under the listener's lock.
     sitting: AtomicU32,
 }
@@ -57,39 +58,6 @@ impl Seats {
     /// A client has come back over an end that was kept.
     pub(super) fn note_claimed(&self) {
         self.keeping.note(true);
-    }
-}
-
-/// Something that is tried as long as it succeeds, and now and then when it does not.
-#[derive(Default)]
-#[repr(C)]
-struct Trial {
-    /// Failures in a row, and occasions since that were let go.
-    vain: AtomicU32,
-}
-
-impl Trial {
-    const FAILURES: u32 = 4;
-    const AGAIN: u32 = 64;
-
-    fn is_worth(&self) -> bool {
-        let vain = self.vain.load(Relaxed);
-        if vain >= Self::FAILURES {
-            self.vain.store(if vain < Self::AGAIN { vain + 1 } else { Self::FAILURES - 1 }, Relaxed);
-        }
-        vain < Self::FAILURES
-    }
-
-    fn has_failed(&self) -> bool {
-        self.vain.load(Relaxed) >= Self::FAILURES
-    }
-
-    fn note(&self, succeeded: bool) {
-        match succeeded {
-            true if self.vain.load(Relaxed) == 0 => {}
-            true => self.vain.store(0, Relaxed),
-            false => self.vain.store(self.vain.load(Relaxed) + 1, Relaxed),
-        }
     }
 }
 
@@ -200,7 +168,7 @@ unsafe extern "C" fn left(listener: *mut c_void) {
 const MOMENT_NS: u64 = 10_000;
 
 /// Whether clients do so.
-static AWAITING: Trial = Trial { vain: AtomicU32::new(0) };
+static AWAITING: Trial<64> = Trial::new();
 
 /// The client's part: takes the end that was used last, if its server sits there or does so within a moment. It runs,
 /// and whoever sits there already has to be woken up.
@@ -244,6 +212,6 @@ mod tests {
         // One that succeeds is enough.
         while !seats.are_promising() {}
         seats.note_claimed();
-        assert!((0..Trial::FAILURES).all(|_| seats.are_promising()) && !seats.are_promising());
+        assert!((0..Trial::<64>::FAILURES).all(|_| seats.are_promising()) && !seats.are_promising());
     }
 }
