@@ -2,5 +2,8 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=fork.ld");
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-T,{}/fork.ld", env!("CARGO_MANIFEST_DIR"));
+    for argument in ["-T", concat!(env!("CARGO_MANIFEST_DIR"), "/fork.ld")] {
+        println!("cargo::rustc-cdylib-link-arg=-Xlinker");
+        println!("cargo::rustc-cdylib-link-arg={argument}");
+    }
 }

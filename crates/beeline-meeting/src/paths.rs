@@ -29,10 +29,11 @@
 //! 6. TCP has some 14,000 ports that it finds at once, and gives none of them to the same destination again within a
 //!    second (`tcp_tw_reuse`; 60 seconds where the address is no loopback address). Faster than that it does well in
 //!    each short measurement, and then looks through all its ports for each connection. So no more is left to it than
-//!    one connection in each [`EVERY_NS`], and those of [`BURST_NS`] at once; what comes beyond that has lanes. Where
-//!    connections come more often and fewer than [`MANY`] are open nothing is compared: there a connection over TCP is
-//!    mostly waiting. All this does not hold where the program has chosen the port ([`Port`]): those are compared
-//!    however often they come, and apart from others.
+//!    one connection in each [`EVERY_NS`], and those of [`BURST_NS`] at once, turns included; what comes beyond that
+//!    has lanes. Where connections come more often and fewer than [`MANY`] are open none is: there a connection over
+//!    TCP is mostly waiting. All this does not hold where the program has chosen the port ([`Port`]): those are
+//!    compared however often they come, and apart from others. Where TCP has failed, lanes are kept as a path that has
+//!    won for long.
 //! 7. What lives longer wants a lane. So one connection that was not short-lived ends all of this, as a pause does, and
 //!    as do more open connections over TCP than twice those of the comparison, or of the beginning of its turn.
 //! 8. Where ends are not seen (a socket closed past us, or by another process), more seem to be open than are. That
@@ -206,15 +207,21 @@ fn shorter(path_ns: u64, other_ns: u64, part: u64) -> bool {
     path_ns < other_ns - other_ns / part
 }
 
-/// Whether TCP wins (rule 4).
-fn tcp_wins(lane: Turns, tcp: Turns) -> bool {
+/// Whether TCP wins (rules 4 and 6).
+fn tcp_wins(port: Port, lane: Turns, tcp: Turns) -> bool {
     if lane.mean.are_slow() && tcp.mean.are_slow() {
         let (lane, tcp) = of_one_kind(lane.mean, tcp.mean);
         return !shorter(lane.first(), tcp.first(), 5) && !shorter(lane.life_ns, tcp.life_ns, 5);
     }
     let (lane, tcp) = of_one_kind(lane.best, tcp.best);
     let not_longer = tcp.first() <= lane.first().saturating_add(lane.first() / 16);
-    shorter(tcp.first(), lane.first(), 10) || not_longer && shorter(tcp.life_ns, lane.life_ns, 5)
+    let better = shorter(tcp.first(), lane.first(), 10) || not_longer && shorter(tcp.life_ns, lane.life_ns, 5);
+    better && (tcp.many || !comes_too_often(port, tcp.each_ns))
+}
+
+/// Whether connections come too often for TCP to keep up with them (rule 6).
+fn comes_too_often(port: Port, each_ns: u64) -> bool {
+    port == Port::Kernels && each_ns < EVERY_NS
 }
 
 fn of_one_kind(lane: Times, tcp: Times) -> (Times, Times) {
@@ -266,8 +273,8 @@ enum State {
     Watching { run: u32, since_ns: u64, lives_ns: u64 },
     /// Turns are left.
     Comparing { turn: Turn, left: u32 },
-    /// This path won, and is kept until then. What is left to TCP moves `paid_ns` on (rule 6).
-    Keeping { path: Path, until_ns: u64, paid_ns: u64 },
+    /// This path won, and is kept until then.
+    Keeping { path: Path, until_ns: u64 },
 }
 
 /// What is known of one destination.
@@ -290,6 +297,8 @@ pub(super) struct Paths {
     open_max: u32,
     /// When a connection began or ended last.
     seen_ns: u64,
+    /// What is left to TCP moves this on (rule 6).
+    paid_ns: u64,
 }
 
 impl Paths {
@@ -306,13 +315,14 @@ impl Paths {
             open: 0,
             open_max: 0,
             seen_ns: 0,
+            paid_ns: 0,
         }
     }
 
     /// A connection begins. Which path it takes, and the turn that counts it, or 0.
     pub(super) fn begin(&mut self, now_ns: u64) -> (Path, u32) {
         self.age(now_ns);
-        if let State::Keeping { path, until_ns, .. } = self.state {
+        if let State::Keeping { path, until_ns } = self.state {
             let too_many = self.open > self.open_max.saturating_mul(2).saturating_add(OPEN_MIN);
             if path == Path::Tcp && too_many {
                 self.forget();
@@ -326,17 +336,11 @@ impl Paths {
         {
             self.forget();
         }
+        let paid_ns = now_ns.max(self.paid_ns.saturating_add(EVERY_NS));
+        let may_pay = paid_ns <= now_ns.saturating_add(BURST_NS);
         let begun = match &mut self.state {
             State::Watching { .. } => (Path::Lane, 0),
-            State::Keeping { path: Path::Tcp, paid_ns, .. } if self.port == Port::Kernels => {
-                let paid = now_ns.max(paid_ns.saturating_add(EVERY_NS));
-                if paid > now_ns.saturating_add(BURST_NS) {
-                    (Path::Lane, 0)
-                } else {
-                    *paid_ns = paid;
-                    (Path::Tcp, 0)
-                }
-            }
+            State::Keeping { path: Path::Tcp, .. } if self.port == Port::Kernels && !may_pay => (Path::Lane, 0),
             State::Keeping { path, .. } => (*path, 0),
             State::Comparing { turn, .. } if turn.before != 0 => {
                 turn.before -= 1;
@@ -349,6 +353,9 @@ impl Paths {
                 (turn.path(), turn.number)
             }
         };
+        if begun.0 == Path::Tcp {
+            self.paid_ns = paid_ns;
+        }
         self.open = self.open.saturating_add(1);
         if !matches!(self.state, State::Keeping { .. }) {
             self.open_max = self.open_max.max(self.open);
@@ -366,6 +373,7 @@ impl Paths {
     pub(super) fn failed(&mut self) {
         self.abandoned();
         self.forget();
+        self.state = State::Keeping { path: Path::Lane, until_ns: self.seen_ns.saturating_add(KEPT_NS_MAX) };
     }
 
     /// A connection has ended; over a lane it was used so.
@@ -395,7 +403,7 @@ impl Paths {
                 let times = Times { each_ns, life_ns: *lives_ns / after_first, many: true };
                 if *run > RUN_SLOW && times.are_slow() {
                     self.begin_slow(times);
-                } else if *run >= RUN && self.port == Port::Kernels && each_ns < EVERY_NS && self.open < MANY {
+                } else if *run >= RUN && comes_too_often(self.port, each_ns) && self.open + 1 < MANY {
                     *run = 0;
                 } else if *run >= RUN {
                     self.compare(false);
@@ -460,17 +468,18 @@ impl Paths {
             return self.begin_turn(left - 1);
         }
         let [lane, tcp] = self.spent;
-        let path = if tcp_wins(lane, tcp) { Path::Tcp } else { Path::Lane };
+        let path = if tcp_wins(self.port, lane, tcp) { Path::Tcp } else { Path::Lane };
         let same = self.won.replace(path) == Some(path);
         let slow = lane.mean.are_slow() && tcp.mean.are_slow();
         let kept_ns_min = if slow { KEPT_NS_MIN_SLOW } else { KEPT_NS_MIN };
         self.kept_ns = if same { self.kept_ns.saturating_mul(2).clamp(kept_ns_min, KEPT_NS_MAX) } else { kept_ns_min };
-        self.state = State::Keeping { path, until_ns: now_ns.saturating_add(self.kept_ns), paid_ns: now_ns };
+        self.state = State::Keeping { path, until_ns: now_ns.saturating_add(self.kept_ns) };
     }
 
     /// Lanes from now on, until there is another run. What is open stays counted.
     fn forget(&mut self) {
-        *self = Self { turns: self.turns, open: self.open, seen_ns: self.seen_ns, ..Self::of(self.port) };
+        let (turns, open, seen_ns, paid_ns) = (self.turns, self.open, self.seen_ns, self.paid_ns);
+        *self = Self { turns, open, seen_ns, paid_ns, ..Self::of(self.port) };
     }
 
     fn age(&mut self, now_ns: u64) {

@@ -29,8 +29,10 @@ pub struct Pace {
     /// Whether no set tells of bytes until it is asked to again (`EPOLLONESHOT`, or no `EPOLLIN`): the connection is
     /// some thread's to read.
     handed_out: AtomicBool,
-    /// Whether it has been worth it that such a thread waits a moment for more.
+    /// Whether it has been worth it that such a thread waits a moment for more, and how many sends there were when that
+    /// was asked last.
     pub more: Trial<16>,
+    answered: AtomicU32,
 }
 
 /// Of so many receives that find nothing and are excused one is not: it looks whether the peer is still there.
@@ -49,6 +51,7 @@ impl Pace {
         self.asks_signals.store(false, Relaxed);
         self.handed_out.store(false, Relaxed);
         self.more.begin();
+        self.answered.store(0, Relaxed);
     }
 
     /// How many sends were complete at once.
@@ -127,6 +130,12 @@ impl Pace {
         self.handed_out.load(Relaxed)
     }
 
+    /// Whether anything was sent since this was asked last.
+    pub fn take_answer(&self) -> bool {
+        let sends = self.sends();
+        self.answered.swap(sends, Relaxed) != sends
+    }
+
     /// Whether a receive that has found nothing need not see to it that somebody tells of what comes: poll(2) or
     /// select(2) has asked since the last such receive, so the program waits by them.
     pub fn take_excuse(&self) -> bool {
@@ -136,6 +145,10 @@ impl Pace {
         self.polled.store(false, Relaxed);
         let excused = self.excused.load(Relaxed) + 1;
         self.excused.store(excused % EXCUSED_MAX, Relaxed);
+        if excused == EXCUSED_MAX {
+            // As the first of a row.
+            self.eagains.store(0, Relaxed);
+        }
         excused != EXCUSED_MAX && !self.asks_signals.load(Relaxed)
     }
 

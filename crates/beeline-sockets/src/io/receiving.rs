@@ -285,7 +285,7 @@ pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outc
         drop(guard);
         return if upkeep::look_after() { None } else { Some(Outcome::fail(libc::EAGAIN)) };
     }
-    if desc.pace.is_handed_out() && comes_at_once(desc, &guard) {
+    if comes_at_once(desc, &guard) {
         return None;
     }
     // Who shares it may wait otherwise, and so may a set that came with it from another program.
@@ -321,15 +321,21 @@ pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outc
 
 /// A thread to which a set has handed the connection, and that finds nothing more to read, gives it back: bytes that
 /// come a moment later are told to one thread and read by another, after two wake-ups. Often they come at once, as the
-/// answer to what this thread has sent. So it waits a moment for them, as long as that is worth it.
+/// peer's answer to what this thread has sent. So it waits a moment for them, once for what it has sent, as long as
+/// that is worth it. Others that share the connection are not kept from it meanwhile.
 fn comes_at_once(desc: &Desc, guard: &RxGuard) -> bool {
-    let mode = desc.wait_mode();
-    if mode.wait() == Wait::Sleep || mode.spin_ns_max() == 0 || !desc.pace.more.is_worth() || desc.peer_is_near() {
+    let is_handed_out = desc.pace.is_handed_out() && desc.entries.load(Relaxed) != 0 && !desc.shared.load(Relaxed);
+    if !is_handed_out || !desc.pace.take_answer() {
         return false;
     }
-    let (began, tail) = (ticks(), guard.reader().tail());
+    let mode = desc.wait_mode();
+    let may_spin = mode.wait() != Wait::Sleep && mode.spin_ns_max() >= MOMENT_NS;
+    if !may_spin || !desc.pace.more.is_worth() || desc.peer_is_near() {
+        return false;
+    }
+    let began = ticks();
     let came = loop {
-        if guard.reader().tail() != tail {
+        if guard.reader().has_news() {
             break true;
         }
         if ticks().wrapping_sub(began) > MOMENT_TICKS {
@@ -342,7 +348,8 @@ fn comes_at_once(desc: &Desc, guard: &RxGuard) -> bool {
     came
 }
 
-/// Some 2 us.
+/// A moment, and the ticks of one.
+const MOMENT_NS: u32 = 2_000;
 const MOMENT_TICKS: u64 = 4_000;
 /// Empty answers in a row between two armings.
 const EAGAINS_PER_ARM: u32 = 1024;

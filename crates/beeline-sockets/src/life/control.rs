@@ -7,9 +7,11 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use beeline_lane::Since;
 use beeline_stats::Reason;
 
 use super::fds::{dup_from, hidden_refusal, note_nonblock};
+use crate::anchor::Anchor;
 use crate::desc::{Desc, Kind};
 use crate::process::raw;
 use crate::{Outcome, epoll, follow, guards, io, kernel, options, table};
@@ -152,7 +154,22 @@ pub fn sockatmark(fd: i32) -> Outcome {
 fn note_async(desc: &'static Desc, on: bool) {
     match desc.kind() {
         Kind::Tcp | Kind::Listener if on => options::block(desc, Reason::AsyncIo),
-        Kind::Lane => desc.pace.ask_signals(on),
+        Kind::Lane => {
+            desc.pace.ask_signals(on);
+            if on {
+                have_it_ring(desc);
+            }
+        }
         _ => {}
+    }
+}
+
+/// A receive that found nothing before the program asked for signals may have been excused from arming the lane.
+fn have_it_ring(desc: &'static Desc) {
+    let fd = desc.fd.load(Relaxed);
+    let Some(guard) = guards::rx_of(fd, desc) else { return };
+    if desc.entries.load(Relaxed) == 0 && guard.side.rx.sleep() == 0 {
+        // A fault is found again by whoever reads.
+        let _ = guard.arm(Since::Read, &Anchor(fd));
     }
 }

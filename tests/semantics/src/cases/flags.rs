@@ -295,6 +295,9 @@ fn async_on_a_connection(v: Variant) {
     let (client, server) = v.pair();
     sys::sigaction(libc::SIGIO, count, libc::SA_RESTART);
     trace!("owner {}", sys::fcntl(server.raw, libc::F_SETOWN, sys::process_id()));
+    // Who has been told by poll(2) that there is nothing, and has found nothing, waits for signals from now on.
+    poll(&[(server, libc::POLLIN)], 0);
+    recv(server, 1, libc::MSG_DONTWAIT);
     fcntl(server, libc::F_SETFL, "F_SETFL", libc::O_ASYNC | libc::O_NONBLOCK);
     for round in 0..20 {
         let before = SIGNALS.load(Ordering::SeqCst);

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use super::super::events::{EPOLLIN, EPOLLOUT, EPOLLWRNORM};
+use super::super::events::{EPOLLIN, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM};
 use super::{Companion, Heat, Registered, Seen};
 use crate::desc::Desc;
 
@@ -65,7 +65,7 @@ impl Entry {
         self.data.store(data, Relaxed);
         self.fired.store(false, Relaxed);
         if let Some(desc) = self.desc() {
-            desc.pace.hand_out(events & EPOLLIN == 0);
+            desc.pace.hand_out(events & (EPOLLIN | EPOLLRDNORM) == 0);
         }
         self.seen.renew();
         self.heat.find_some();
