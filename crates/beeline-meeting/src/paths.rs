@@ -32,8 +32,7 @@
 //!    one connection in each [`EVERY_NS`], and those of [`BURST_NS`] at once, turns included; what comes beyond that
 //!    has lanes. Where connections come more often and fewer than [`MANY`] are open none is: there a connection over
 //!    TCP is mostly waiting. All this does not hold where the program has chosen the port ([`Port`]): those are
-//!    compared however often they come, and apart from others. Where TCP has failed, lanes are kept as a path that has
-//!    won for long.
+//!    compared however often they come, and apart from others. Where TCP has failed, lanes are kept.
 //! 7. What lives longer wants a lane. So one connection that was not short-lived ends all of this, as a pause does, and
 //!    as do more open connections over TCP than twice those of the comparison, or of the beginning of its turn.
 //! 8. Where ends are not seen (a socket closed past us, or by another process), more seem to be open than are. That
@@ -171,9 +170,9 @@ impl Times {
         if self.many { self.life_ns } else { self.each_ns }
     }
 
-    /// Whether each takes long, and not only comes seldom.
+    /// Whether each takes long, and not only comes seldom; not of those that were never taken.
     fn are_slow(self) -> bool {
-        self.each_ns.min(self.life_ns) >= SLOW_NS
+        (SLOW_NS..u64::MAX).contains(&self.each_ns.min(self.life_ns))
     }
 }
 
@@ -389,6 +388,7 @@ impl Paths {
         if !was_short {
             return self.forget();
         }
+        let are_many = self.are_many();
         match &mut self.state {
             State::Watching { run: run @ 0, since_ns, lives_ns } => {
                 (*run, *since_ns, *lives_ns) = (life.is_some().into(), now_ns, 0);
@@ -403,7 +403,7 @@ impl Paths {
                 let times = Times { each_ns, life_ns: *lives_ns / after_first, many: true };
                 if *run > RUN_SLOW && times.are_slow() {
                     self.begin_slow(times);
-                } else if *run >= RUN && comes_too_often(self.port, each_ns) && self.open + 1 < MANY {
+                } else if *run >= RUN && comes_too_often(self.port, each_ns) && !are_many {
                     *run = 0;
                 } else if *run >= RUN {
                     self.compare(false);
@@ -440,9 +440,14 @@ impl Paths {
         self.begin_turn(if slow { TURNS_SLOW } else { TURNS });
     }
 
+    /// Whether many are open, with the one that has just ended or is about to begin.
+    fn are_many(&self) -> bool {
+        self.open.saturating_add(1) >= MANY
+    }
+
     fn begin_turn(&mut self, left: u32) {
         self.turns = self.turns.wrapping_add(1).max(1);
-        let (number, many, before) = (self.turns, self.open >= MANY, self.open);
+        let (number, many, before) = (self.turns, self.are_many(), self.open);
         let turn = Turn { number, many, open: self.open, before, first_ns: 0, ended: 0, lives_ns: 0, ends: 0 };
         self.state = State::Comparing { turn, left };
     }

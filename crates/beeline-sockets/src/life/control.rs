@@ -55,7 +55,7 @@ pub unsafe fn fcntl(fd: i32, command: i32, argument: usize) -> Outcome {
 fn set_flags(fd: i32, desc: &'static Desc, flags: usize) -> Outcome {
     let outcome = kernel::fcntl(fd, libc::F_SETFL, flags).into();
     if let Outcome::Done(_) = outcome {
-        note_flags(desc, flags as i32 & libc::O_NONBLOCK != 0, flags as i32 & libc::O_ASYNC != 0);
+        note_flags(fd, desc, flags as i32 & libc::O_NONBLOCK != 0, flags as i32 & libc::O_ASYNC != 0);
     }
     outcome
 }
@@ -73,11 +73,11 @@ fn set_owner(fd: i32, desc: &'static Desc, call: libc::c_long, arguments: [usize
     outcome
 }
 
-fn note_flags(desc: &'static Desc, nonblock: bool, asynchronous: bool) {
+fn note_flags(fd: i32, desc: &'static Desc, nonblock: bool, asynchronous: bool) {
     if desc.is_lane() {
         note_nonblock(desc, nonblock);
     }
-    note_async(desc, asynchronous);
+    note_async(fd, desc, asynchronous);
 }
 
 /// `ioctl(2)`.
@@ -97,7 +97,7 @@ pub unsafe fn ioctl(fd: i32, request: u64, argument: usize) -> Outcome {
             // SAFETY: the kernel has just read an int there.
             let on = unsafe { (argument as *const i32).read_unaligned() } != 0;
             if request == libc::FIOASYNC {
-                note_async(desc, on);
+                note_async(fd, desc, on);
             } else if kind == Kind::Lane {
                 note_nonblock(desc, on);
             }
@@ -151,13 +151,13 @@ pub fn sockatmark(fd: i32) -> Outcome {
     }
 }
 
-fn note_async(desc: &'static Desc, on: bool) {
+fn note_async(fd: i32, desc: &'static Desc, on: bool) {
     match desc.kind() {
         Kind::Tcp | Kind::Listener if on => options::block(desc, Reason::AsyncIo),
         Kind::Lane => {
             desc.pace.ask_signals(on);
             if on {
-                have_it_ring(desc);
+                have_it_ring(fd, desc);
             }
         }
         _ => {}
@@ -165,11 +165,17 @@ fn note_async(desc: &'static Desc, on: bool) {
 }
 
 /// A receive that found nothing before the program asked for signals may have been excused from arming the lane.
-fn have_it_ring(desc: &'static Desc) {
-    let fd = desc.fd.load(Relaxed);
+fn have_it_ring(fd: i32, desc: &'static Desc) {
+    // None that others share is excused.
+    if desc.entries.load(Relaxed) != 0 || desc.shared.load(Relaxed) {
+        return;
+    }
     let Some(guard) = guards::rx_of(fd, desc) else { return };
-    if desc.entries.load(Relaxed) == 0 && guard.side.rx.sleep() == 0 {
-        // A fault is found again by whoever reads.
-        let _ = guard.arm(Since::Read, &Anchor(fd));
+    let is_named = guard.side.rx.sleep() != 0;
+    // A fault is found again by whoever reads.
+    let _ = guard.arm(Since::Read, &Anchor(fd));
+    drop(guard);
+    if is_named {
+        io::alarm_poller();
     }
 }
