@@ -1,8 +1,8 @@
 //! What calls on a connection have seen lately, by which they look at the kernel more or less often.
 //!
-//! All of it but `asks_signals` is hints: threads may lose each other's, which costs a look too many or too few. What a
-//! call counts it counts with the lock of its direction, if it has one; `heard`, `looked` and `polled` are also stored
-//! by waits that have none.
+//! All of it but `asks_signals` is hints: threads may lose each other's, which costs a look or an arming too many or
+//! too few. What a call counts it counts with the lock of its direction, if it has one; `heard`, `looked` and `polled`
+//! are also stored by waits that have none, `handed_out` under the lock of a set.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
