@@ -52,6 +52,7 @@ static CHANGE: Lock = Lock::new();
 #[unsafe(link_section = ".fork.written")]
 static CHANGER: AtomicU32 = AtomicU32::new(0);
 
+#[unsafe(link_section = ".fork.written")]
 static SEAT: Seats<SEATS> = Seats::new([const { AtomicU32::new(0) }; SEATS], AtomicU32::new(0));
 
 /// The locks of numbers.
@@ -135,8 +136,12 @@ impl Drop for Changing {
 pub fn reset_after_fork() {
     CHANGE.reset();
     SEAT.reset();
-    for number in &NUMBERS {
-        number.reset();
+    // Whoever has a number's lock has a seat, and a fork waits until all are empty; but one in the middle of a change
+    // of one number (rule 2) does not.
+    if thread::with(|thread| thread.changes_number.load(Relaxed)) {
+        for number in &NUMBERS {
+            number.reset();
+        }
     }
 }
 

@@ -25,10 +25,10 @@ use crate::lock::Lock;
 
 /// Forks of every kind so far. Counted by the `vfork` stub of `beeline-preload`, too, in assembly.
 ///
-/// Most of what every fork writes, in parent or child, lies together in this section: each page written is a fault and
-/// a copy. All of it is read far more often than written: what threads write all the time has a section of its own
-/// beside it, `.fork.written`. Both lie on one page (`fork.ld` of `beeline-preload`). What children run lies together
-/// in `.text.fork`, for the same reason.
+/// What every fork writes or looks at, in parent or child, lies together in this section: each page written is a fault
+/// and a copy, and even one that is only read has to be found anew by the child's CPU. All of it is read far more often
+/// than written: what threads write all the time has a section of its own beside it, `.fork.written`. Both lie on one
+/// page (`fork.ld` of `beeline-preload`). What children run lies together in `.text.fork`, for the same reason.
 #[unsafe(link_section = ".fork")]
 pub static FORKS: AtomicU32 = AtomicU32::new(0);
 
@@ -38,12 +38,15 @@ pub static VFORKS: AtomicU32 = AtomicU32::new(0);
 #[unsafe(link_section = ".fork")]
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
+/// See [`generation`].
+#[unsafe(link_section = ".fork")]
+static GENERATION: AtomicU32 = AtomicU32::new(1);
+
 /// Why nothing more may be accelerated, plus one; 0 as long as it may.
 static STOPPED: AtomicU16 = AtomicU16::new(0);
 
 struct Config {
     ready: AtomicBool,
-    lock: Lock,
     begun: UnsafeCell<Begun>,
 }
 
@@ -55,14 +58,17 @@ struct Begun {
     rules: Rules,
 }
 
-// SAFETY: `begun` is written once, under `lock` and before `ready` is stored, and only read afterwards.
+// SAFETY: `begun` is written once, under [`READING`] and before `ready` is stored, and only read afterwards.
 unsafe impl Sync for Config {}
 
 static CONFIG: Config = Config {
     ready: AtomicBool::new(false),
-    lock: Lock::new(),
     begun: UnsafeCell::new(Begun { tunables: Tunables::DEFAULT, said: 0, rules: Rules::NONE }),
 };
+
+/// Guards the reading of [`CONFIG`]. Not a part of it: the child of a `fork` would have one page more to look at.
+#[unsafe(link_section = ".fork")]
+static READING: Lock = Lock::new();
 
 #[inline]
 fn begun_with() -> &'static Begun {
@@ -96,7 +102,7 @@ pub fn rules() -> &'static Rules {
 
 #[cold]
 fn read_config() {
-    let _guard = CONFIG.lock.lock();
+    let _guard = READING.lock();
     if !CONFIG.ready.load(Relaxed) {
         let list = environment::options().or_else(|| environment::variable(b"BEELINE_OPTIONS="));
         if let Some(list) = list {
@@ -161,6 +167,13 @@ pub fn count_fork() -> u32 {
 /// The process that the tables describe.
 pub fn owner() -> u32 {
     OWNER.load(Relaxed)
+}
+
+/// A child of `fork` has one more than its parent: what stands in memory with this number was written by this very
+/// process and not inherited, so nothing need be written there in the child. Never 0.
+#[must_use]
+pub fn generation() -> u32 {
+    GENERATION.load(Relaxed)
 }
 
 /// Whether this is a `vfork` child (or a `clone` that no fork handler saw), which must not touch the tables.
@@ -234,7 +247,8 @@ pub fn begun() {
 /// In the child of a `fork`.
 pub fn reset_after_fork() {
     become_owner();
-    CONFIG.lock.reset();
+    GENERATION.fetch_add(1, Relaxed);
+    READING.reset();
 }
 
 /// Whether anything is to be accelerated in this process, which has started.

@@ -5,14 +5,17 @@
 //! no longer what it was looking for.
 
 use core::marker::PhantomData;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use beeline_shm::sys;
 
 use crate::lock::Lock;
 
-/// Objects mapped at a time.
-const CHUNK_OBJECTS: usize = 64;
+/// Memory mapped at a time.
+const MAPPED_BYTES: usize = 128 * 1024;
+/// Objects begin at pairs of cache lines, which a CPU fetches together: of two, different threads write each.
+const ALIGN: usize = 128;
 
 /// An object that can live in a [`Slab`]: valid when zeroed, with a link for the list of free ones.
 ///
@@ -33,10 +36,6 @@ pub struct Slab<T: Stable> {
     free: AtomicPtr<T>,
     /// The first on the free list of those that were there at the last fork, in the child of one; else null.
     inherited: AtomicPtr<T>,
-    /// The first of those that nobody has used yet, and how many they are. They are in no list: to link them would
-    /// touch a page of each, in every child of a server that forks.
-    fresh: AtomicPtr<T>,
-    fresh_left: AtomicU32,
     used: AtomicU32,
     marker: PhantomData<T>,
 }
@@ -55,8 +54,6 @@ impl<T: Stable> Slab<T> {
             lock: Lock::new(),
             free: AtomicPtr::new(core::ptr::null_mut()),
             inherited: AtomicPtr::new(core::ptr::null_mut()),
-            fresh: AtomicPtr::new(core::ptr::null_mut()),
-            fresh_left: AtomicU32::new(0),
             used: AtomicU32::new(0),
             marker: PhantomData,
         }
@@ -68,7 +65,7 @@ impl<T: Stable> Slab<T> {
         let _guard = self.lock.lock();
         let object = match self.take_free() {
             Some(object) => object,
-            None => self.take_fresh()?,
+            None => FRESH.take::<T>()?,
         };
         self.used.fetch_add(1, Ordering::Relaxed);
         Some(object)
@@ -88,21 +85,6 @@ impl<T: Stable> Slab<T> {
         Some(object)
     }
 
-    /// Takes the first of those that nobody has used yet. The lock is held.
-    fn take_fresh(&self) -> Option<&'static T> {
-        if self.fresh_left.load(Ordering::Relaxed) == 0 {
-            let base = sys::map_private(CHUNK_OBJECTS * size_of::<T>()).ok()?;
-            self.fresh.store(base.cast(), Ordering::Relaxed);
-            self.fresh_left.store(CHUNK_OBJECTS as u32, Ordering::Relaxed);
-        }
-        let first = self.fresh.load(Ordering::Relaxed);
-        self.fresh.store(first.wrapping_add(1), Ordering::Relaxed);
-        self.fresh_left.fetch_sub(1, Ordering::Relaxed);
-        // SAFETY: within a mapping that stays, and mappings are page-aligned; zeroed memory is a valid `T` by the
-        // trait's contract.
-        unsafe { first.as_ref() }
-    }
-
     /// Gives an object back.
     pub fn give(&self, object: &'static T) {
         let _guard = self.lock.lock();
@@ -118,6 +100,41 @@ impl<T: Stable> Slab<T> {
         if self.inherited.load(Ordering::Relaxed) != free {
             self.inherited.store(free, Ordering::Relaxed);
         }
+    }
+}
+
+/// Memory that no object has had yet, for all slabs: what is made together lies together, and a child of a server that
+/// forks gets copies of few pages. It is in no list: to link it would touch all of it.
+struct Fresh {
+    lock: Lock,
+    next: AtomicUsize,
+    left: AtomicUsize,
+}
+
+#[unsafe(link_section = ".fork.written")]
+static FRESH: Fresh = Fresh { lock: Lock::new(), next: AtomicUsize::new(0), left: AtomicUsize::new(0) };
+
+/// In the child of a `fork`: nobody takes memory. What a thread was about to take is lost.
+pub fn reset_after_fork() {
+    FRESH.lock.reset();
+}
+
+impl Fresh {
+    fn take<T: Stable>(&self) -> Option<&'static T> {
+        const { assert!(align_of::<T>() <= ALIGN && size_of::<T>() <= MAPPED_BYTES) };
+        let bytes = size_of::<T>().next_multiple_of(ALIGN);
+        let _guard = self.lock.lock();
+        if self.left.load(Ordering::Relaxed) < bytes {
+            let base = sys::map_private(MAPPED_BYTES).ok()?;
+            self.next.store(base.expose_provenance(), Ordering::Relaxed);
+            self.left.store(MAPPED_BYTES, Ordering::Relaxed);
+        }
+        let object = NonNull::new(core::ptr::with_exposed_provenance_mut::<T>(self.next.load(Ordering::Relaxed)))?;
+        self.left.fetch_sub(bytes, Ordering::Relaxed);
+        self.next.fetch_add(bytes, Ordering::Relaxed);
+        // SAFETY: within a mapping that stays, of which nobody else gets this part. Zeroed memory is a valid `T` by the
+        // trait's contract, and mappings are page-aligned.
+        Some(unsafe { object.as_ref() })
     }
 }
 

@@ -28,7 +28,7 @@ use beeline_stats::layout::{
 };
 use beeline_stats::{Counter, Poison, Reason, Role};
 
-pub use self::inherited::unmap as unmap_inherited;
+pub use self::inherited::before_fork;
 pub use self::settings::refused;
 pub use self::succession::{before_strange_program, strange_program_failed, succeed};
 use crate::lock::Lock;
@@ -451,7 +451,7 @@ pub fn reset_after_fork() {
     IS_CHILD.store(true, Relaxed);
     FILE.pid.store(0, Relaxed);
     SLOTS.store(0, Relaxed);
-    settings::keep();
+    settings::leave_file();
     let header = HEADER.swap(core::ptr::null_mut(), Relaxed);
     if !core::ptr::eq(header, nowhere()) {
         inherited::keep(header);

@@ -90,14 +90,20 @@ pub(super) fn show(header: &'static StatsHeader) {
     FILE.store(core::ptr::from_ref(header).cast_mut(), Release);
 }
 
-/// In the child of a `fork`, which is about to leave its parent's file.
-pub(super) fn keep() {
-    if let Some(file) = file() {
-        for (target, source) in KEPT.iter().zip(&file.settings) {
-            target.store(source.load(Relaxed), Relaxed);
+/// Before a `fork`: what the child is to go on with. The parent reads it, for whom the file's page is at hand.
+pub(super) fn before_fork() {
+    let Some(file) = file() else { return };
+    for (target, source) in KEPT.iter().zip(&file.settings) {
+        let word = source.load(Relaxed);
+        if target.load(Relaxed) != word {
+            target.store(word, Relaxed);
         }
-        FILE.store(core::ptr::null_mut(), Relaxed);
     }
+}
+
+/// In the child of a `fork`, which is about to leave its parent's file.
+pub(super) fn leave_file() {
+    FILE.store(core::ptr::null_mut(), Relaxed);
 }
 
 #[cfg(test)]

@@ -25,9 +25,12 @@ const FRESH_TICKS: u64 = LATELY_TICKS / 8;
 /// How long the number of CPUs is believed: some tenths of a second.
 const BELIEVED_TICKS: u64 = 1 << 30;
 
+#[unsafe(link_section = ".fork.written")]
 static CROWD: Crowd = Crowd { waited: [const { AtomicU64::new(0) }; PLACES] };
 /// CPUs that the process may use, and when that was found out; 0 for not yet.
+#[unsafe(link_section = ".fork.written")]
 static CPUS: AtomicU32 = AtomicU32::new(0);
+#[unsafe(link_section = ".fork.written")]
 static COUNTED: AtomicU64 = AtomicU64::new(0);
 
 /// A wait of this thread goes on.

@@ -21,6 +21,7 @@ pub(super) static TROUBLED: AtomicBool = AtomicBool::new(false);
 /// Faults that somebody has begun to deal with, ever; and those that somebody is dealing with.
 pub(super) static ANSWERS_BEGUN: AtomicU32 = AtomicU32::new(0);
 
+#[unsafe(link_section = ".fork.written")]
 pub(super) static ANSWERS_OPEN: AtomicU32 = AtomicU32::new(0);
 
 /// Notes a fault of an entry's peer, to be dealt with by [`answer_faults`]. The entry is hot from now on, so that no

@@ -146,6 +146,7 @@ unsafe impl Stable for Set {
 }
 
 /// All sets of the process.
+#[unsafe(link_section = ".fork.written")]
 pub static SETS: Slab<Set> = Slab::new();
 
 impl Set {

@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Threads that sleep here, or arm for it.
+#[unsafe(link_section = ".fork.written")]
 static POLLERS: AtomicU32 = AtomicU32::new(0);
 
 /// How many threads sleep in poll(2) or select(2), on whatever.

@@ -17,12 +17,15 @@ use super::pollers::pollers;
 use crate::{hidden, kernel, process};
 
 /// The number of the last sleep. The first is random, so that no other process's is the same.
+#[unsafe(link_section = ".fork.written")]
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// Whether a thread sleeps in poll(2) by lanes that it has named its sleep in, or is about to.
+#[unsafe(link_section = ".fork.written")]
 static POLLER_SLEEPS: AtomicBool = AtomicBool::new(false);
 
 /// The eventfd that wakes it, hidden; -1 until it is needed.
+#[unsafe(link_section = ".fork.written")]
 static ALARM: AtomicI32 = AtomicI32::new(-1);
 
 /// In the child of a `fork`: its sleeps are others than the parent's, and so is its alarm.

@@ -40,7 +40,7 @@ use beeline_stats::Counter;
 use crate::changing::{self, Changing, changing};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::side::{EXPECTED, stands_no_more, state};
-use crate::{epoll, follow, linger, meet, process, signals, stats, table, thread};
+use crate::{epoll, follow, linger, meet, process, signals, slab, stats, table, thread};
 
 /// In a thread's `forking`: libc's `fork` was called, and its handlers have not run yet.
 const CALLED: u32 = u32::MAX;
@@ -95,7 +95,7 @@ pub(super) fn install_handlers() {
 /// Before a `fork`. Returns its number.
 pub fn around_fork_prepare() -> u32 {
     stats::count_if_open(Counter::Forks);
-    stats::unmap_inherited();
+    stats::before_fork();
     super::code::before_fork();
     meet::before_fork();
     follow::with_all();
@@ -208,6 +208,7 @@ pub fn around_fork_child() {
     process::reset_after_fork();
     changing::reset_after_fork();
     super::start::reset_after_fork();
+    slab::reset_after_fork();
     table::reset_after_fork();
     DESCS.reset_after_fork();
     table::for_each(|fd, desc| {

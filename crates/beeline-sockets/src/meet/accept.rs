@@ -58,7 +58,9 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
     };
     door::open_to_accept(desc);
     let listener = Listener::of(desc)?;
-    listener.told_ns.store(0, Relaxed);
+    if listener.told_ns.load(Relaxed) != 0 {
+        listener.told_ns.store(0, Relaxed);
+    }
     agent::enroll(desc, listener);
     // A listener that is closed while this call waits is kept until the end.
     let pin = guards::pin(fd, desc)?;

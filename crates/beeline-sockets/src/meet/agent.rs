@@ -41,7 +41,7 @@ pub(super) enum Made {
 
 /// Whether clients from other namespaces may have lanes: under the conditions that hold for those at the door.
 fn may_serve(listener: &Listener) -> bool {
-    let is_at_door = listener.door.get().is_some() && listener.serving.load(Relaxed) != 0;
+    let is_at_door = listener.door.get().is_some() && listener.serves();
     is_at_door && listener.leaving.load(Relaxed) == 0 && crate::config().policy != Policy::Strict
 }
 

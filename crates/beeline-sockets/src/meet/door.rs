@@ -157,7 +157,7 @@ pub(super) fn open_to_accept(desc: &'static Desc) {
 
 fn open_for(desc: &'static Desc, accepts: bool) {
     let Some(listener) = Listener::of(desc) else { return };
-    if listener.serving.load(Relaxed) != 0 {
+    if listener.serves() {
         return;
     }
     if listener.door.get().is_none() {
@@ -173,7 +173,7 @@ fn open_for(desc: &'static Desc, accepts: bool) {
 
 /// Opens the door of a listener that is in no epoll set, because somebody polls.
 pub(super) fn open_for_poll(desc: &'static Desc, listener: &'static Listener) {
-    if listener.serving.load(Relaxed) == 0 && desc.entries.load(Relaxed) == 0 {
+    if !listener.serves() && desc.entries.load(Relaxed) == 0 {
         if listener.door.get().is_none() {
             make_again(desc, listener, false);
         }
@@ -223,7 +223,7 @@ fn open_now(listener: &'static Listener) -> bool {
             return false;
         }
     };
-    if listener.serving.swap(1, AcqRel) != 0 {
+    if listener.begin_to_serve() {
         return false;
     }
     listener.lobby.open();
@@ -289,7 +289,7 @@ pub(super) fn fit_to_numbers(listener: &Listener, number: i32) {
 pub(super) fn close(listener: &'static Listener, for_all: bool) {
     listener.lobby.close();
     let Some(door) = listener.door.take() else { return };
-    let was_serving = listener.serving.swap(0, AcqRel) != 0;
+    let was_serving = listener.stop_serving();
     let last = match listener.shared_state() {
         Some(share) if was_serving => share.servers.fetch_sub(1, AcqRel) <= 1,
         Some(_) => false,

@@ -34,7 +34,7 @@ use crate::lock::shared::SharedLock;
 use crate::operations::FURTHER_FDS;
 use crate::side::Address;
 use crate::slab::{Slab, Stable};
-use crate::{stats, table};
+use crate::{process, stats, table};
 
 /// What the processes that share a listener agree on.
 #[repr(C)]
@@ -64,8 +64,8 @@ pub struct Listener {
     pub(super) door: FdCell,
     /// `SO_COOKIE` of the TCP socket.
     pub(super) cookie: AtomicU64,
-    /// Whether this process serves the door.
-    pub(super) serving: AtomicU32,
+    /// Whether this process serves the door: its [`process::generation`] then.
+    serving: AtomicU32,
     /// Whether the door is open, while there is no share.
     pub(super) open: AtomicU32,
     /// The user that called `listen`, plus one: the door's credentials are this user's.
@@ -172,6 +172,21 @@ impl Listener {
     /// Whether a `fork` since the listener was made may have given it to another process.
     pub(super) fn is_shared(&self) -> bool {
         self.born.load(Relaxed) != crate::forks()
+    }
+
+    /// Whether this process serves the door.
+    pub(super) fn serves(&self) -> bool {
+        self.serving.load(Relaxed) == process::generation()
+    }
+
+    /// It does from now on. Whether it did before.
+    pub(super) fn begin_to_serve(&self) -> bool {
+        self.serving.swap(process::generation(), AcqRel) == process::generation()
+    }
+
+    /// It does not any more. Whether it did before.
+    pub(super) fn stop_serving(&self) -> bool {
+        self.serving.swap(0, AcqRel) == process::generation()
     }
 
     pub(super) fn shared_state(&self) -> Option<&'static Share> {

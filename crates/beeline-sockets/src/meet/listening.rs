@@ -229,7 +229,7 @@ fn share(tcp: i32, listener: &'static Listener) {
     let open = listener.is_open();
     listener.share.store(base.cast(), Relaxed);
     if let Some(share) = listener.shared_state() {
-        if listener.serving.load(Relaxed) != 0 {
+        if listener.serves() {
             listener.join_servers();
         }
         share.open.store(u32::from(open), Relaxed);
@@ -237,17 +237,17 @@ fn share(tcp: i32, listener: &'static Listener) {
     accept_lock::make_set(listener, tcp);
 }
 
-/// In the child of a `fork`: clients that the parent has taken from the door are the parent's, and this process
-/// serves no door yet.
+/// In the child of a `fork`: clients that the parent has taken from the door are the parent's. This process serves no
+/// door yet, and has no lobby, which both tell by its [`process::generation`]: nothing is written for that, as each
+/// page would be a copy.
 pub(super) fn reset_after_fork() {
     LISTENERS.reset_after_fork();
     table::for_each(|_, desc| {
         let Some(listener) = Listener::of(desc) else { return };
         listener.lock.reset();
-        if listener.serving.load(Relaxed) != 0 {
-            listener.serving.store(0, Relaxed);
+        if listener.lobby.may_speak() {
+            listener.lobby.close();
         }
-        listener.lobby.close();
         listener.seats.begin();
     });
 }

@@ -49,7 +49,7 @@ use super::pool::PooledLane;
 use super::trust;
 use crate::desc::Desc;
 use crate::fd_cell::FdCell;
-use crate::{hidden, kernel, stats};
+use crate::{hidden, kernel, process, stats};
 
 /// Clients that the lobby has room for.
 const PENDING_MAX: usize = 16;
@@ -102,8 +102,11 @@ pub(super) struct Respite {
 /// are hints.
 #[repr(C)]
 pub(super) struct Lobby {
-    /// The epoll set, hidden; none while the door is not open here.
+    /// The epoll set, hidden; none while the door is not open here. In a child of a `fork` it is the parent's until one
+    /// is made here: see `opened`.
     set: FdCell,
+    /// The [`process::generation`] of the process that has made it.
+    opened: AtomicU32,
     /// How many places are taken.
     waiting: AtomicU32,
     places: [Pending; PENDING_MAX],
@@ -128,16 +131,25 @@ impl Lobby {
 
     /// Makes the set, as the door opens. Without one, silent clients are sent away.
     pub(super) fn open(&self) {
-        if self.set.get().is_none()
-            && let Ok(set) = kernel::epoll_create()
-        {
+        if self.fd().is_some() {
+            return;
+        }
+        self.close_set();
+        if let Ok(set) = kernel::epoll_create() {
             self.set.set(Some(hidden::hide(set)));
+            self.opened.store(process::generation(), Relaxed);
         }
     }
 
     /// The descriptor that is readable when a client in here has spoken, or is gone.
     pub(super) fn fd(&self) -> Option<i32> {
-        self.set.get()
+        self.set.get().filter(|_| self.opened.load(Relaxed) == process::generation())
+    }
+
+    fn close_set(&self) {
+        if let Some(set) = self.set.take() {
+            hidden::close_hidden(set);
+        }
     }
 
     /// Whether anybody is in here.
@@ -157,16 +169,14 @@ impl Lobby {
 
     /// Ends that are kept, as [`super::seats`] uses them. The caller holds the listener's lock.
     pub(super) fn kept(&self) -> (&kept::Ends, Option<i32>) {
-        (&self.kept, self.set.get())
+        (&self.kept, self.fd())
     }
 
     /// Closes the set and sends everybody away: the door is shut, or this is the child of a `fork`, which has copies of
     /// its parent's descriptors.
     pub(super) fn close(&self) {
         self.dismiss();
-        if let Some(set) = self.set.take() {
-            hidden::close_hidden(set);
-        }
+        self.close_set();
     }
 
     /// Tells everybody in here to begin again over TCP, and changes nothing of this process.
@@ -178,12 +188,12 @@ impl Lobby {
     }
 
     fn dismiss(&self) {
-        self.kept.drop_all(self.set.get());
+        self.kept.drop_all(self.fd());
         self.places.iter().for_each(|place| self.drop_client(place));
     }
 
     fn dismiss_silent(&self) {
-        self.kept.drop_all(self.set.get());
+        self.kept.drop_all(self.fd());
         let has_spoken = |anchor: i32| hello_io::look_closely(anchor) == Waiting::Message;
         let silent = self.places.iter().filter(|place| !place.anchor.get().is_some_and(has_spoken));
         silent.for_each(|place| self.drop_client(place));
@@ -194,7 +204,7 @@ impl Lobby {
         let Some(hidden) = place.anchor.take() else { return };
         self.waiting.fetch_sub(1, AcqRel);
         // Its file may stay open under another number, so the set would not forget it by itself.
-        if let Some(set) = self.set.get() {
+        if let Some(set) = self.fd() {
             let _ = kernel::epoll_ctl(set, libc::EPOLL_CTL_DEL, hidden, None);
         }
         hidden::close_hidden(hidden);
@@ -353,7 +363,7 @@ pub(super) fn park_spoken(listener: &Listener, anchor: i32) -> bool {
 /// `user` is as in [`Pending`].
 fn park_for(listener: &Listener, anchor: i32, user: u32) -> Option<i32> {
     let lobby = &listener.lobby;
-    let (Some(set), Some(place)) = (lobby.set.get(), lobby.place()) else {
+    let (Some(set), Some(place)) = (lobby.fd(), lobby.place()) else {
         let _ = sys::close(anchor);
         return None;
     };
@@ -391,13 +401,13 @@ pub(super) fn leave_to_crowd(listener: &Listener) {
 
 /// Keeps an end for its client's next connection. Whether there is room. The caller holds the listener's lock.
 pub(super) fn keep(lobby: &Lobby, lane: &'static PooledLane) -> bool {
-    lobby.set.get().is_some_and(|set| lobby.kept.add(lane, set))
+    lobby.fd().is_some_and(|set| lobby.kept.add(lane, set))
 }
 
 /// Gives up the ends that are kept. The caller holds the listener's lock.
 pub(super) fn give_up_kept(lobby: &Lobby) -> bool {
     let any = lobby.kept.any();
-    lobby.kept.drop_all(lobby.set.get());
+    lobby.kept.drop_all(lobby.fd());
     any
 }
 

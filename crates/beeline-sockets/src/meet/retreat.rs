@@ -61,7 +61,7 @@ fn each_listener(mut f: impl FnMut(&'static Desc, &'static Listener)) {
 /// Lets nobody in at a door any more. Returns whether this process still has clients to take from it, perhaps.
 pub(super) fn begin_now(listener: &'static Listener, reason: Reason) -> bool {
     let _guard = listener.lock.lock();
-    let Some(open) = listener.door.get().filter(|_| listener.serving.load(Relaxed) != 0) else { return false };
+    let Some(open) = listener.door.get().filter(|_| listener.serves()) else { return false };
     if listener.shared_state().is_some_and(|share| share.servers.load(Relaxed) > 1) {
         door::close(listener, false);
         listener.set_doorless(reason);
@@ -114,8 +114,8 @@ pub(super) fn give_up_descriptors() -> bool {
         let nobody_waits = |door: i32| {
             !listener.is_open() || kernel::poll_now(door, libc::POLLIN) == 0 && !listener.lobby.is_occupied()
         };
-        let is_served_elsewhere = listener.serving.load(Relaxed) == 0
-            && listener.shared_state().is_some_and(|share| share.servers.load(Relaxed) != 0);
+        let is_served_elsewhere =
+            !listener.serves() && listener.shared_state().is_some_and(|share| share.servers.load(Relaxed) != 0);
         if listener.door.get().is_some_and(|door| is_served_elsewhere || nobody_waits(door)) {
             door::close(listener, false);
             listener.leaving.store(0, Relaxed);

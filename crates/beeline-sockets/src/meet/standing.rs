@@ -185,7 +185,7 @@ pub(super) fn park(lane: &'static PooledLane) -> bool {
     let listener: &'static Listener = listener;
     // Whoever has it may be about to give all of them up; nothing is waited for here.
     let Some(_guard) = listener.lock.try_lock() else { return false };
-    let is_same = listener.cookie.load(Relaxed) == lane.cookie.load(Relaxed) && listener.serving.load(Relaxed) != 0;
+    let is_same = listener.cookie.load(Relaxed) == lane.cookie.load(Relaxed) && listener.serves();
     if !is_same || listener.leaving.load(Relaxed) != 0 {
         return false;
     }

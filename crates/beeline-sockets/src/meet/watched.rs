@@ -116,7 +116,7 @@ pub(super) fn keeps_visitor(cookie: u64) -> bool {
 }
 
 fn served(cookie: u64) -> Option<&'static Listener> {
-    listener::find(cookie).and_then(Listener::of).filter(|listener| listener.serving.load(Relaxed) != 0)
+    listener::find(cookie).and_then(Listener::of).filter(|listener| listener.serves())
 }
 
 /// Whether `fd` is the TCP socket of a listener, whatever the table says of the number.

@@ -27,7 +27,7 @@ pub(in crate::meet) fn spoken_at(listener: &Listener, hidden: i32, flags: i32) -
     let Some(end) = lobby.kept.of(hidden).filter(|end| !end.is_withdrawn()) else { return Ok(None) };
     let anchor = as_accepted(hidden, flags)?;
     // Another end may have got the number meanwhile, whose client is silent.
-    let again = lobby.kept.take_if_said(end, lobby.set.get());
+    let again = lobby.kept.take_if_said(end, lobby.fd());
     if again.is_none() {
         let _ = sys::close(anchor);
     }
@@ -59,7 +59,7 @@ pub(in crate::meet) fn spoken(listener: &Listener, flags: i32) -> Result<Option<
             lobby.drop_client(place);
             None
         }
-        First::Again(end) => lobby.kept.take(end, lobby.set.get()),
+        First::Again(end) => lobby.kept.take(end, lobby.fd()),
     };
     Ok(Some(Spoken { anchor, again }))
 }
@@ -117,7 +117,7 @@ enum Look<'a> {
 /// The first client that has spoken and may be served, among as many as `AT_ONCE`. Those that are gone, or that may not
 /// be served, go. The caller holds the listener's lock.
 fn first_spoken<const AT_ONCE: usize>(lobby: &Lobby) -> Look<'_> {
-    let Some(set) = lobby.set.get().filter(|_| lobby.may_speak()) else { return Look::Nobody };
+    let Some(set) = lobby.fd().filter(|_| lobby.may_speak()) else { return Look::Nobody };
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; AT_ONCE];
     // SAFETY: live events of the number given.
     let count = unsafe { kernel::epoll_now(set, events.as_mut_ptr(), AT_ONCE as i32) }.unwrap_or(0);
