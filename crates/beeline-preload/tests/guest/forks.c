@@ -1,4 +1,7 @@
-/* Page faults that a fork costs parent and child in a program that listens: `forks`, prints both, in all of FORKS. */
+/*
+ * Page faults that a fork costs parent and child in a program that listens, in all of FORKS: `forks`, whose children
+ * end at once, and `forks serves`, which forks for each connection and prints the port first. Prints both.
+ */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,12 +12,28 @@
 
 enum { WARM = 20, FORKS = 100 };
 
-static void fork_often(int times)
+static void echo(int connection)
+{
+	char byte;
+
+	if (recv(connection, &byte, 1, 0) != 1 || send(connection, &byte, 1, 0) != 1)
+		_exit(1);
+}
+
+/* `listener` is -1 where nobody is to be served. */
+static void fork_often(int times, int listener)
 {
 	for (int done = 0; done < times; done++) {
+		int connection = listener < 0 ? -1 : accept(listener, NULL, NULL);
 		pid_t child = fork();
-		if (child == 0)
+
+		if (child == 0) {
+			if (connection >= 0)
+				echo(connection);
 			_exit(0);
+		}
+		if (connection >= 0)
+			close(connection);
 		if (child < 0 || waitpid(child, NULL, 0) != child)
 			exit(1);
 	}
@@ -27,16 +46,22 @@ static long faults(int of)
 	return getrusage(of, &usage) ? exit(1), 0 : usage.ru_minflt;
 }
 
-int main(void)
+int main(int count, char **arguments)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t length = sizeof(address);
 	int listener = socket(AF_INET, SOCK_STREAM, 0);
+	int serves = count > 1;
 
-	if (bind(listener, (struct sockaddr *)&address, sizeof(address)) || listen(listener, 8))
+	(void)arguments;
+	if (bind(listener, (struct sockaddr *)&address, sizeof(address)) || listen(listener, 8) ||
+	    getsockname(listener, (struct sockaddr *)&address, &length))
 		return 1;
-	fork_often(WARM);
+	if (serves)
+		printf("%d\n", ntohs(address.sin_port)), fflush(stdout);
+	fork_often(WARM, serves ? listener : -1);
 	long parent = faults(RUSAGE_SELF), child = faults(RUSAGE_CHILDREN);
-	fork_often(FORKS);
+	fork_often(FORKS, serves ? listener : -1);
 	printf("%ld %ld\n", faults(RUSAGE_SELF) - parent, faults(RUSAGE_CHILDREN) - child);
 	return 0;
 }

@@ -6,8 +6,8 @@
 //! every other time, so that neither starves. A blocking one sleeps on both, with no lock held, and never in the TCP
 //! `accept` itself: whoever finds the TCP queue ready takes from it with the accept lock ([`super::accept_lock`]), with
 //! nobody in between. To look at all queues costs a tenth of a short connection: where TCP's alone had somebody, the
-//! next [`TCP_RUN`] clients are looked for there first, and a client that the app was told of is taken before any look,
-//! [`LOBBY_RUN`] in a row at most.
+//! next [`TCP_RUN`] clients are looked for there first (not where it had to be waited for), and a client that the app
+//! was told of is taken before any look, [`LOBBY_RUN`] in a row at most.
 //!
 //! # Clients that break the rules, or say nothing
 //!
@@ -231,7 +231,7 @@ fn likely_over_tcp(listener: &Listener) -> bool {
     listener.leaving.load(Relaxed) == 0 && listener.tcp_run.fetch_update(Relaxed, Relaxed, take_one).is_ok()
 }
 
-/// All queues were looked at, and these had somebody.
+/// All queues were looked at, and these had somebody at once.
 fn has_looked(listener: &Listener, over_tcp: bool, at_door: bool) {
     listener.tcp_run.store(if over_tcp && !at_door { TCP_RUN } else { 0 }, Relaxed);
 }
@@ -265,7 +265,8 @@ fn accept_blocking(
     }
     let mut kept = accept_lock::Kept::default();
     loop {
-        let Came { woken, over_tcp, at_door, claimed } = wait_for_client(pin.fd(given), pin, listener, &mut patience);
+        let Came { woken, over_tcp, at_door, at_once, claimed } =
+            wait_for_client(pin.fd(given), pin, listener, &mut patience);
         if let Some(hidden) = claimed.filter(|_| is_still(pin, given, listener))
             && let Some(accepted) = claimed_by(desc, listener, hidden, flags, peer)?
         {
@@ -281,7 +282,9 @@ fn accept_blocking(
             Woken::Signal { .. } if !table::leads_to(given, desc) => return Err(Errno(libc::EBADF)),
             Woken::Signal { .. } => continue,
         }
-        has_looked(listener, over_tcp, at_door);
+        // The next client is likely to let itself be waited for as well: then the look at TCP's queue would be one
+        // more.
+        has_looked(listener, over_tcp && at_once, at_door);
         if !is_still(pin, given, listener) {
             return Err(Errno(libc::EBADF));
         }

@@ -42,8 +42,16 @@ pub(super) struct Came {
     pub woken: Woken,
     pub over_tcp: bool,
     pub at_door: bool,
+    /// Whether the first look found somebody, or may have: a sleep that began with it does not tell.
+    pub at_once: bool,
     /// The hidden anchor of an end whose client has claimed this process ([`seats`]).
     pub claimed: Option<i32>,
+}
+
+impl Came {
+    fn later(woken: Woken, (over_tcp, at_door): (bool, bool)) -> Self {
+        Came { woken, over_tcp, at_door, at_once: false, claimed: None }
+    }
 }
 
 /// Waits until a queue has a client, with no lock held.
@@ -52,7 +60,7 @@ pub(super) fn wait_for_client(fd: i32, pin: &Pin, listener: &'static Listener, p
     let count = fill(fd, &mut fds, |hidden| listening::listener_fds(pin.desc(), hidden));
     let fds = fds.get_mut(..count).unwrap_or_default();
     if !listener.is_shared() {
-        return wait(pin, listener, patience, fds, false);
+        return Came { at_once: true, ..wait(pin, listener, patience, fds, false) };
     }
     // Who sits down has looked: clients that claim this process shall not keep others waiting.
     if !patience.signalled()
@@ -70,7 +78,7 @@ pub(super) fn wait_for_client(fd: i32, pin: &Pin, listener: &'static Listener, p
 /// Looks whether a queue has a client. Not through the crowd's set, which would wake another sleeper.
 fn who_is_there(fds: &mut [libc::pollfd]) -> Option<Came> {
     let (over_tcp, at_door) = ask(fds).map_or((false, false), |_| who_came(fds));
-    (over_tcp || at_door).then_some(Came { woken: Woken::Ready(1), over_tcp, at_door, claimed: None })
+    (over_tcp || at_door).then_some(Came { at_once: true, ..Came::later(Woken::Ready(1), (over_tcp, at_door)) })
 }
 
 /// `in_crowd` tells whether it may sleep where nobody hears of ends that this process keeps.
@@ -85,15 +93,14 @@ fn wait(
     if !spin(desc, listener, patience, fds) {
         if in_crowd && let Some(set) = accept_lock::set_of(listener) {
             let (woken, over_tcp, at_door) = pin.while_waiting(|| accept_lock::sleep(set, patience));
-            return Came { woken, over_tcp, at_door, claimed: None };
+            return Came::later(woken, (over_tcp, at_door));
         }
         let woken = pin.while_waiting(|| patience.sleep(fds, None));
         if !matches!(woken, Woken::Ready(_)) {
-            return Came { woken, over_tcp: false, at_door: false, claimed: None };
+            return Came::later(woken, (false, false));
         }
     }
-    let (over_tcp, at_door) = who_came(fds);
-    Came { woken: Woken::Ready(1), over_tcp, at_door, claimed: None }
+    Came::later(Woken::Ready(1), who_came(fds))
 }
 
 /// Of what [`fill`] has filled in: whether TCP's queue has somebody, and whether the door's.
