@@ -162,7 +162,7 @@ unsafe impl Stable for Desc {
 }
 
 /// All descriptions of the process.
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork.locked")]
 pub static DESCS: Slab<Desc> = Slab::new();
 
 impl Desc {

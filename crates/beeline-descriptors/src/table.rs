@@ -22,7 +22,7 @@ const CHUNKS: usize = FDS / CHUNK_FDS;
 type Chunk = [AtomicPtr<Desc>; CHUNK_FDS];
 
 static ROOT: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; CHUNKS];
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork.locked")]
 static LOCK: Lock = Lock::new();
 /// One more than the highest fd that ever led somewhere: those who go through the table, as each fork does on both
 /// sides, look no further.

@@ -25,7 +25,7 @@
 
 mod seats;
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::lock::{Guard, Lock};
 use crate::thread::{self, Section};
@@ -54,6 +54,10 @@ static CHANGER: AtomicU32 = AtomicU32::new(0);
 
 #[unsafe(link_section = ".fork.written")]
 static SEAT: Seats<SEATS> = Seats::new([const { AtomicU32::new(0) }; SEATS], AtomicU32::new(0));
+
+/// Whether a thread is gone that had a seat, and perhaps a number's lock.
+#[unsafe(link_section = ".fork")]
+static ABANDONED: AtomicBool = AtomicBool::new(false);
 
 /// The locks of numbers.
 static NUMBERS: [Lock; LOCKS] = [const { Lock::new() }; LOCKS];
@@ -85,7 +89,9 @@ pub fn changing() -> Changing {
         return Changing { part: Part::Nested };
     }
     let guard = CHANGE.lock();
-    SEAT.await_all();
+    if SEAT.await_all() {
+        ABANDONED.store(true, Relaxed);
+    }
     CHANGER.store(thread::tid(), Relaxed);
     Changing { part: Part::Whole { _guard: guard } }
 }
@@ -136,9 +142,10 @@ impl Drop for Changing {
 pub fn reset_after_fork() {
     CHANGE.reset();
     SEAT.reset();
-    // Whoever has a number's lock has a seat, and a fork waits until all are empty; but one in the middle of a change
-    // of one number (rule 2) does not.
-    if thread::with(|thread| thread.changes_number.load(Relaxed)) {
+    // Whoever has a number's lock has a seat, and a fork waits until all are empty: the locks are free, unless one was
+    // left by a thread that is gone, or the fork came in the middle of a change of one number (rule 2).
+    if ABANDONED.load(Relaxed) || thread::with(|thread| thread.changes_number.load(Relaxed)) {
+        ABANDONED.store(false, Relaxed);
         for number in &NUMBERS {
             number.reset();
         }

@@ -25,10 +25,11 @@ use crate::lock::Lock;
 
 /// Forks of every kind so far. Counted by the `vfork` stub of `beeline-preload`, too, in assembly.
 ///
-/// What every fork writes or looks at, in parent or child, lies together in this section: each page written is a fault
-/// and a copy, and even one that is only read has to be found anew by the child's CPU. All of it is read far more often
-/// than written: what threads write all the time has a section of its own beside it, `.fork.written`. Both lie on one
-/// page (`fork.ld` of `beeline-preload`). What children run lies together in `.text.fork`, for the same reason.
+/// Most of what every fork writes or looks at, in parent or child, lies together in this section: each page written is
+/// a fault and a copy, and even one that is only read has to be found anew by the child's CPU. All of it is read far
+/// more often than written: what threads write all the time has a section of its own beside it, `.fork.written`, and so
+/// have locks with what they guard, `.fork.locked`. All three lie on one page (`fork.ld` of `beeline-preload`). What
+/// children run lies together in `.text.fork`, for the same reason.
 #[unsafe(link_section = ".fork")]
 pub static FORKS: AtomicU32 = AtomicU32::new(0);
 

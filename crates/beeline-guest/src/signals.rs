@@ -47,7 +47,7 @@ static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 /// Whether a handler that does not restart calls was installed for `SIGABRT`. Of the signals whose handlers are not
 /// wrapped it alone is sent to programs that wait, by whoever finds that they take too long.
 static UNSEEN_INTERRUPTS: AtomicBool = AtomicBool::new(false);
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork")]
 static LOCK: Lock = Lock::new();
 
 /// Whether handlers that ran without our seeing it restart calls: the C library's own do, as for setuid(2) in a process

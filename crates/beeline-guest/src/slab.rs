@@ -31,6 +31,7 @@ pub unsafe trait Stable: Sync + Sized + 'static {
 }
 
 /// A growing pool of `T`.
+#[repr(align(64))]
 pub struct Slab<T: Stable> {
     lock: Lock,
     free: AtomicPtr<T>,
@@ -111,12 +112,15 @@ struct Fresh {
     left: AtomicUsize,
 }
 
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork.locked")]
 static FRESH: Fresh = Fresh { lock: Lock::new(), next: AtomicUsize::new(0), left: AtomicUsize::new(0) };
 
-/// In the child of a `fork`: nobody takes memory. What a thread was about to take is lost.
+/// In the child of a `fork`: nobody takes memory. If a thread was about to, its mapping is not used any further: the
+/// two words may have been written in any order.
 pub fn reset_after_fork() {
-    FRESH.lock.reset();
+    if FRESH.lock.reset() {
+        FRESH.left.store(0, Ordering::Relaxed);
+    }
 }
 
 impl Fresh {

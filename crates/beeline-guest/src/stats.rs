@@ -28,8 +28,8 @@ use beeline_stats::layout::{
 };
 use beeline_stats::{Counter, Poison, Reason, Role};
 
-pub use self::inherited::before_fork;
-pub use self::settings::refused;
+pub use self::inherited::unmap as unmap_inherited;
+pub use self::settings::{keep_for_child, refused};
 pub use self::succession::{before_strange_program, strange_program_failed, succeed};
 use crate::lock::Lock;
 use crate::{Errno, hidden, proc, process};

@@ -134,7 +134,7 @@ const MARKS: u32 = 509;
 const UNKNOWN: u32 = MARKS + 1;
 
 /// The mark of this process's pid namespace; 0 before anybody asked.
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork")]
 static MARK: AtomicU32 = AtomicU32::new(0);
 
 /// Who the calling thread is to others that share memory with it: its id, and a mark of the pid namespace in which

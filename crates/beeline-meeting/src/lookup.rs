@@ -131,7 +131,7 @@ struct Memory(UnsafeCell<[Option<Entry>; ENTRIES]>);
 // SAFETY: only used under `LOCK`.
 unsafe impl Sync for Memory {}
 
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork.locked")]
 static LOCK: Lock = Lock::new();
 /// The next number, an even one. Some are never used.
 static NUMBER: AtomicU32 = AtomicU32::new(2);

@@ -112,20 +112,20 @@ fn memfds_idle_max() -> u32 {
     MEMFDS_IDLE_MAX.min((kernel::recent_descriptor_limit() / SHARE) as u32)
 }
 
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork.locked")]
 static LANES: Slab<PooledLane> = Slab::new();
 
 /// Guards the lists, here and in [`sides`].
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork.locked")]
 static LOCK: Lock = Lock::new();
 /// Idle lanes of which this process was the client, the last used first.
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork.locked")]
 static CLIENT: List = List::new();
 /// Idle lanes of which this process was the server, the last used first.
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork.locked")]
 static SERVER: List = List::new();
 /// At most one lane that was made for a connection that then went over TCP. Nobody else has ever seen it.
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork.locked")]
 static SPARE: List = List::new();
 
 /// A list of lanes; used under [`LOCK`].

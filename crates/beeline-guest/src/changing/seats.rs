@@ -58,20 +58,24 @@ impl<const N: usize> Seats<N> {
         }
     }
 
-    /// Waits until each seat has been empty. Whoever calls has shown before that he makes a whole change.
-    pub(super) fn await_all(&self) {
+    /// Waits until each seat has been empty. Whoever calls has shown before that he makes a whole change. Whether the
+    /// thread of one was gone, and with it whoever would have given back the number's lock.
+    pub(super) fn await_all(&self) -> bool {
         fence(SeqCst);
+        let mut abandoned = false;
         for seat in &self.taken {
             if seat.load(Acquire) == 0 {
                 continue;
             }
             // One that is gone is told by name: another thread may have the seat by now.
             while let Err(gone) = await_owner(seat, &self.waiters) {
+                abandoned = true;
                 if seat.compare_exchange(gone, 0, Acquire, Relaxed).is_ok() {
                     break;
                 }
             }
         }
+        abandoned
     }
 
     /// Nobody has a seat.

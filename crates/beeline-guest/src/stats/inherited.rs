@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use beeline_shm::sys;
 
-use super::{FILE_BYTES_MAX, StatsHeader, settings};
+use super::{FILE_BYTES_MAX, StatsHeader};
 
 #[unsafe(link_section = ".fork")]
 static INHERITED: AtomicPtr<StatsHeader> = AtomicPtr::new(core::ptr::null_mut());
@@ -15,14 +15,8 @@ pub(super) fn keep(header: *mut StatsHeader) {
     INHERITED.store(header, Relaxed);
 }
 
-/// Before a `fork`.
-pub fn before_fork() {
-    unmap();
-    settings::before_fork();
-}
-
 /// Unmaps it, where the process has a file of its own or is about to fork in its turn.
-pub(super) fn unmap() {
+pub fn unmap() {
     if INHERITED.load(Relaxed).is_null() {
         return;
     }

@@ -90,8 +90,8 @@ pub(super) fn show(header: &'static StatsHeader) {
     FILE.store(core::ptr::from_ref(header).cast_mut(), Release);
 }
 
-/// Before a `fork`: what the child is to go on with. The parent reads it, for whom the file's page is at hand.
-pub(super) fn before_fork() {
+/// Just before a `fork`: what the child is to go on with. The parent reads it, for whom the file's page is at hand.
+pub fn keep_for_child() {
     let Some(file) = file() else { return };
     for (target, source) in KEPT.iter().zip(&file.settings) {
         let word = source.load(Relaxed);

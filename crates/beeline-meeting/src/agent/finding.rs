@@ -16,7 +16,7 @@ use crate::kernel::{self, SockAddr};
 use crate::{Errno, trust};
 
 /// A thread looks for the agent. Others go on over TCP meanwhile.
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork")]
 static LOOKING: AtomicBool = AtomicBool::new(false);
 
 /// Looks for the agent, and takes its page. False if another thread is about to.

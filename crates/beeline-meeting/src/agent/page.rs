@@ -155,7 +155,7 @@ static SEEN: AtomicPtr<Words> = AtomicPtr::new(core::ptr::null_mut());
 /// The inode of its memory.
 static INODE: AtomicU64 = AtomicU64::new(0);
 /// Guards both against another thread that takes a page.
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork")]
 static LOCK: Lock = Lock::new();
 
 fn words() -> Option<&'static Words> {

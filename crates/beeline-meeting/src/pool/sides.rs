@@ -15,10 +15,10 @@ use crate::hidden;
 use crate::side::SideState;
 
 /// The address of the first idle page, used under [`LOCK`]; 0 for none.
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork.locked")]
 static FIRST: AtomicUsize = AtomicUsize::new(0);
 /// Idle pages; written under [`LOCK`].
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork.locked")]
 pub(super) static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// A zeroed side page, and the side on it. When descriptors are short it has no memfd.

@@ -8,10 +8,10 @@ use crate::lock::Lock;
 use crate::table;
 
 /// All sets in use, linked through `next_set`.
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork.locked")]
 static ALL: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
 
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork.locked")]
 static ALL_LOCK: Lock = Lock::new();
 
 /// Whether the process has a set.

@@ -146,7 +146,7 @@ unsafe impl Stable for Set {
 }
 
 /// All sets of the process.
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork.locked")]
 pub static SETS: Slab<Set> = Slab::new();
 
 impl Set {

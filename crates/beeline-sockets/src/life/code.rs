@@ -44,15 +44,15 @@ use crate::process;
 
 /// How often the program has loaded code, or may have; and how often it had when the text was searched and nothing
 /// found.
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork")]
 static LOADS: AtomicU32 = AtomicU32::new(1);
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork")]
 static CLEAN_AT: AtomicU32 = AtomicU32::new(0);
 /// Threads that search.
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork")]
 static SEARCHERS: AtomicU32 = AtomicU32::new(0);
 /// The objects that were searched then, packed.
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork")]
 static CLEAN: AtomicU64 = AtomicU64::new(0);
 
 /// Whether the process may have lanes, as far as its code tells; gives up those it has if not. To be asked before it

@@ -95,7 +95,7 @@ pub(super) fn install_handlers() {
 /// Before a `fork`. Returns its number.
 pub fn around_fork_prepare() -> u32 {
     stats::count_if_open(Counter::Forks);
-    stats::before_fork();
+    stats::unmap_inherited();
     super::code::before_fork();
     meet::before_fork();
     follow::with_all();
@@ -107,6 +107,7 @@ pub fn around_fork_prepare() -> u32 {
     }
     // Only now: what was made while we waited is copied, and must not look as if it were made after the fork.
     let number = process::count_fork();
+    stats::keep_for_child();
     epoll::before_fork();
     meet::purge_pools();
     table::for_each(|fd, desc| {

@@ -6,7 +6,7 @@ use crate::lock::Lock;
 use crate::process::{self, config};
 use crate::{slots, stats, table};
 
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork")]
 static STARTING: Lock = Lock::new();
 
 /// Prepares the process: options, fork handlers, anchors inherited over `exec`. Later calls do nothing.

@@ -127,7 +127,7 @@ unsafe impl Stable for Listener {
     }
 }
 
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork.locked")]
 pub(super) static LISTENERS: Slab<Listener> = Slab::new();
 
 impl Listener {

@@ -245,9 +245,7 @@ pub(super) fn reset_after_fork() {
     table::for_each(|_, desc| {
         let Some(listener) = Listener::of(desc) else { return };
         listener.lock.reset();
-        if listener.lobby.may_speak() {
-            listener.lobby.close();
-        }
+        listener.lobby.leave_to_parent();
         listener.seats.begin();
     });
 }

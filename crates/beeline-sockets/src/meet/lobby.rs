@@ -102,8 +102,7 @@ pub(super) struct Respite {
 /// are hints.
 #[repr(C)]
 pub(super) struct Lobby {
-    /// The epoll set, hidden; none while the door is not open here. In a child of a `fork` it is the parent's until one
-    /// is made here: see `opened`.
+    /// The epoll set, hidden; none while the door is not open here. A child of a `fork` may have its parent's.
     set: FdCell,
     /// The [`process::generation`] of the process that has made it.
     opened: AtomicU32,
@@ -141,7 +140,7 @@ impl Lobby {
         }
     }
 
-    /// The descriptor that is readable when a client in here has spoken, or is gone.
+    /// What is readable when a client in here has spoken, or is gone. Without the lock it may be closed by now.
     pub(super) fn fd(&self) -> Option<i32> {
         self.set.get().filter(|_| self.opened.load(Relaxed) == process::generation())
     }
@@ -172,11 +171,19 @@ impl Lobby {
         (&self.kept, self.fd())
     }
 
-    /// Closes the set and sends everybody away: the door is shut, or this is the child of a `fork`, which has copies of
-    /// its parent's descriptors.
+    /// Closes the set and sends everybody away: the door is shut.
     pub(super) fn close(&self) {
         self.dismiss();
         self.close_set();
+    }
+
+    /// In the child of a `fork`, with copies of its parent's descriptors. Those of clients are closed; another thread
+    /// may have been about to count one. The set is used no more (`opened`).
+    pub(super) fn leave_to_parent(&self) {
+        if self.may_speak() || self.places.iter().any(|place| place.anchor.get().is_some()) {
+            self.close();
+            self.waiting.store(0, Relaxed);
+        }
     }
 
     /// Tells everybody in here to begin again over TCP, and changes nothing of this process.

@@ -59,12 +59,12 @@ const OTHERS_NS: u64 = 500_000_000;
 /// Between two looks meanwhile.
 const LEAVE_PAUSE_NS: i64 = 40_000;
 
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork.locked")]
 static LOCK: Lock = Lock::new();
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork.locked")]
 static FIRST: AtomicPtr<Desc> = AtomicPtr::new(core::ptr::null_mut());
 /// When the first of them is due.
-#[unsafe(link_section = ".fork.written")]
+#[unsafe(link_section = ".fork.locked")]
 static DUE_NS: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// See [`crate::upkeep`].
