@@ -28,9 +28,9 @@
 //!    compared again. That time doubles with each answer that is the same, up to [`KEPT_NS_MAX`].
 //! 6. TCP has some 14,000 ports that it finds at once, and gives none of them to the same destination again within a
 //!    second (`tcp_tw_reuse`; 60 seconds where the address is no loopback address). Faster than that it does well in
-//!    each short measurement, and then looks through all its ports for each connection. So no more is left to it than
-//!    one connection in each [`EVERY_NS`], and those of [`BURST_NS`] at once, turns included; what comes beyond that
-//!    has lanes. Where connections come more often and fewer than [`MANY`] are open none is: there a connection over
+//!    each short measurement, and then looks through all its ports for each connection. So no more is left to it within
+//!    a second than it has such ports ([`Share`]), turns included; what comes beyond that has lanes. Where connections
+//!    come more often than every [`share::EVERY_NS`] and fewer than [`MANY`] are open none is: there a connection over
 //!    TCP is mostly waiting. All this does not hold where the program has chosen the port ([`Port`]): those are
 //!    compared however often they come, and apart from others. Where TCP has failed, lanes are kept.
 //! 7. What lives longer wants a lane. So one connection that was not short-lived ends all of this, as a pause does, and
@@ -40,8 +40,14 @@
 //!
 //! A process counts for itself, and one that connects seldom is not concerned.
 
+mod share;
+mod ticket;
+mod times;
+
 use super::brief::Life;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use share::Share;
+pub use ticket::{Path, Port, Ticket, TicketCell};
+use times::{Times, Turns, comes_too_often, shorter, tcp_wins};
 
 /// Short lives that are believed.
 const RUN: u32 = 32;
@@ -52,14 +58,11 @@ const TURNS: u32 = 4;
 /// Connections that a turn counts at least, and how long it lasts at least from the first of them on.
 const COUNTED: u32 = 48;
 const TURN_NS: u64 = 20_000_000;
-/// The same where connections are slow, which is where each takes so long.
+/// The same where connections are slow.
 const RUN_SLOW: u32 = 16;
 const TURNS_SLOW: u32 = 2;
 const COUNTED_SLOW: u32 = 16;
 const TURN_SLOW_NS: u64 = 60_000_000;
-const SLOW_NS: u64 = 500_000;
-/// Turns whose mean counts there.
-const MEAN_TURNS: u64 = 4;
 /// Sends of a short-lived connection that was gone in this time.
 const SENDS_MAX: u32 = 64;
 const BRIEF_NS: u64 = 100_000_000;
@@ -72,161 +75,8 @@ const KEPT_NS_MAX: u64 = 32_000_000_000;
 /// How much longer than over lanes a short life may be over TCP, and how long it always may be.
 const LONGER: u64 = 16;
 const LONG_NS: u64 = 10_000_000;
-/// The time for which one connection may be left to TCP, and of how long those may come at once.
-const EVERY_NS: u64 = 100_000;
-const BURST_NS: u64 = 400_000_000;
 /// Connections that may always be open.
 const OPEN_MIN: u32 = 16;
-
-/// A way for a connection's bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Path {
-    Lane,
-    Tcp,
-}
-
-/// Who chooses the port that a connection comes from (rule 6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Port {
-    /// The kernel, when it connects.
-    Kernels,
-    /// The program, by bind(2).
-    Programs,
-}
-
-/// What a connection belongs to, from its beginning to its end. Valid when zeroed: it belongs to nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ticket {
-    /// The destination's number; 0 for none.
-    pub destination: u32,
-    /// The turn that counts it; 0 for none.
-    pub turn: u32,
-    /// Whether it went by TCP.
-    pub tcp: bool,
-    pub begun_ns: u64,
-}
-
-impl Ticket {
-    /// Whether it belongs to nothing: most connections are not to loopback addresses.
-    #[must_use]
-    pub fn is_void(&self) -> bool {
-        self.destination == 0
-    }
-}
-
-/// Where a ticket is kept. Valid when zeroed; used by whoever connects or closes the socket.
-#[derive(Default)]
-pub struct TicketCell {
-    destination: AtomicU32,
-    turn: AtomicU32,
-    tcp: AtomicU32,
-    begun_ns: AtomicU64,
-}
-
-impl TicketCell {
-    /// Keeps a ticket. Returns the one before.
-    pub fn replace(&self, ticket: Ticket) -> Option<Ticket> {
-        let before = self.take();
-        self.turn.store(ticket.turn, Relaxed);
-        self.tcp.store(ticket.tcp.into(), Relaxed);
-        self.begun_ns.store(ticket.begun_ns, Relaxed);
-        self.destination.store(ticket.destination, Relaxed);
-        before
-    }
-
-    /// Whether there is none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.destination.load(Relaxed) == 0
-    }
-
-    /// Takes the ticket, if there is one.
-    pub fn take(&self) -> Option<Ticket> {
-        if self.is_empty() {
-            return None;
-        }
-        Some(Ticket {
-            destination: self.destination.swap(0, Relaxed),
-            turn: self.turn.load(Relaxed),
-            tcp: self.tcp.load(Relaxed) != 0,
-            begun_ns: self.begun_ns.load(Relaxed),
-        })
-    }
-}
-
-/// What turns of a path have taken, by rule 3.
-#[derive(Clone, Copy, Debug)]
-struct Times {
-    each_ns: u64,
-    life_ns: u64,
-    /// The second stands for both.
-    many: bool,
-}
-
-impl Times {
-    const NONE: Self = Self { each_ns: u64::MAX, life_ns: u64::MAX, many: false };
-
-    fn first(self) -> u64 {
-        if self.many { self.life_ns } else { self.each_ns }
-    }
-
-    /// Whether each takes long, and not only comes seldom; not of those that were never taken.
-    fn are_slow(self) -> bool {
-        (SLOW_NS..u64::MAX).contains(&self.each_ns.min(self.life_ns))
-    }
-}
-
-/// A path's turns.
-#[derive(Clone, Copy, Debug)]
-struct Turns {
-    best: Times,
-    /// Over the last ones of all comparisons.
-    mean: Times,
-    /// How many that are.
-    count: u64,
-}
-
-impl Turns {
-    const NONE: Self = Self { best: Times::NONE, mean: Times::NONE, count: 0 };
-
-    fn add(&mut self, turn: Times) {
-        self.best.each_ns = self.best.each_ns.min(turn.each_ns);
-        self.best.life_ns = self.best.life_ns.min(turn.life_ns);
-        self.best.many |= turn.many;
-        self.count = (self.count + 1).min(MEAN_TURNS);
-        let mixed = |mean: u64, turn: u64| {
-            if self.count == 1 { turn } else { (mean / self.count).saturating_mul(self.count - 1) + turn / self.count }
-        };
-        let (each_ns, life_ns) = (mixed(self.mean.each_ns, turn.each_ns), mixed(self.mean.life_ns, turn.life_ns));
-        self.mean = Times { each_ns, life_ns, many: turn.many };
-    }
-}
-
-fn shorter(path_ns: u64, other_ns: u64, part: u64) -> bool {
-    path_ns < other_ns - other_ns / part
-}
-
-/// Whether TCP wins (rules 4 and 6).
-fn tcp_wins(port: Port, lane: Turns, tcp: Turns) -> bool {
-    if lane.mean.are_slow() && tcp.mean.are_slow() {
-        let (lane, tcp) = of_one_kind(lane.mean, tcp.mean);
-        return !shorter(lane.first(), tcp.first(), 5) && !shorter(lane.life_ns, tcp.life_ns, 5);
-    }
-    let (lane, tcp) = of_one_kind(lane.best, tcp.best);
-    let not_longer = tcp.first() <= lane.first().saturating_add(lane.first() / 16);
-    let better = shorter(tcp.first(), lane.first(), 10) || not_longer && shorter(tcp.life_ns, lane.life_ns, 5);
-    better && (tcp.many || !comes_too_often(port, tcp.each_ns))
-}
-
-/// Whether connections come too often for TCP to keep up with them (rule 6).
-fn comes_too_often(port: Port, each_ns: u64) -> bool {
-    port == Port::Kernels && each_ns < EVERY_NS
-}
-
-fn of_one_kind(lane: Times, tcp: Times) -> (Times, Times) {
-    let many = lane.many || tcp.many;
-    (Times { many, ..lane }, Times { many, ..tcp })
-}
 
 /// A turn of a comparison.
 #[derive(Clone, Copy, Debug)]
@@ -296,8 +146,8 @@ pub(super) struct Paths {
     open_max: u32,
     /// When a connection began or ended last.
     seen_ns: u64,
-    /// What is left to TCP moves this on (rule 6).
-    paid_ns: u64,
+    /// What was left to TCP.
+    share: Share,
 }
 
 impl Paths {
@@ -314,7 +164,7 @@ impl Paths {
             open: 0,
             open_max: 0,
             seen_ns: 0,
-            paid_ns: 0,
+            share: Share::NONE,
         }
     }
 
@@ -335,11 +185,11 @@ impl Paths {
         {
             self.forget();
         }
-        let paid_ns = now_ns.max(self.paid_ns.saturating_add(EVERY_NS));
-        let may_pay = paid_ns <= now_ns.saturating_add(BURST_NS);
         let begun = match &mut self.state {
             State::Watching { .. } => (Path::Lane, 0),
-            State::Keeping { path: Path::Tcp, .. } if self.port == Port::Kernels && !may_pay => (Path::Lane, 0),
+            State::Keeping { path: Path::Tcp, .. } if self.port == Port::Kernels && !self.share.is_left(now_ns) => {
+                (Path::Lane, 0)
+            }
             State::Keeping { path, .. } => (*path, 0),
             State::Comparing { turn, .. } if turn.before != 0 => {
                 turn.before -= 1;
@@ -353,7 +203,7 @@ impl Paths {
             }
         };
         if begun.0 == Path::Tcp {
-            self.paid_ns = paid_ns;
+            self.share.take(now_ns);
         }
         self.open = self.open.saturating_add(1);
         if !matches!(self.state, State::Keeping { .. }) {
@@ -483,8 +333,8 @@ impl Paths {
 
     /// Lanes from now on, until there is another run. What is open stays counted.
     fn forget(&mut self) {
-        let (turns, open, seen_ns, paid_ns) = (self.turns, self.open, self.seen_ns, self.paid_ns);
-        *self = Self { turns, open, seen_ns, paid_ns, ..Self::of(self.port) };
+        let (turns, open, seen_ns, share) = (self.turns, self.open, self.seen_ns, self.share);
+        *self = Self { turns, open, seen_ns, share, ..Self::of(self.port) };
     }
 
     fn age(&mut self, now_ns: u64) {

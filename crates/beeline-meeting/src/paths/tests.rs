@@ -1,6 +1,8 @@
 //! What each rule says, with a clock of the tests' own.
 
+use super::share::EVERY_NS;
 use super::*;
+use crate::ports;
 
 const SHORT: Life = Life { sends: 1, bytes: 2 };
 const LONG: Life = Life { sends: 1_000, bytes: 2 };
@@ -162,9 +164,9 @@ fn few_that_come_too_often_for_tcp_are_never_left_to_it() {
 fn of_many_that_come_too_often_tcp_gets_as_many_as_it_has_ports_for() {
     let mut clients = compared(20, 9, 5);
     let (began_ns, tcp) = (clients.now_ns, clients.run(20, 50_000));
-    let share = ((clients.now_ns - began_ns) / EVERY_NS) as u32;
-    let burst = (BURST_NS / EVERY_NS) as u32;
-    assert!(tcp > share / 2 && tcp < share + 2 * burst, "{tcp} of 50000, a share of {share}");
+    let at_once = u64::from(ports::found_at_once());
+    let share = ((clients.now_ns - began_ns) * at_once / 1_000_000_000) as u32;
+    assert!(tcp > share / 2 && tcp < share + at_once as u32, "{tcp} of 50000, a share of {share}");
     clients.tcp_ns = 2 * clients.lane_ns;
     clients.run(20, 1_000_000);
     assert!(clients.run(20, 50_000) < 5_000, "TCP is slower now");
@@ -196,14 +198,14 @@ fn what_comes_more_often_than_before_has_lanes_beyond_its_share() {
     assert!(clients.run(1, 200) > 0);
     clients.end_next();
     clients.open.clear();
-    let left = (0..20_000).filter(|_| {
+    let left = (0..40_000).filter(|_| {
         clients.now_ns += EVERY_NS / 40;
         let tcp = clients.paths.begin(clients.now_ns).0 == Path::Tcp;
         clients.paths.abandoned();
         tcp
     });
-    let left = left.count() as u64;
-    assert!(left > 0 && left <= (BURST_NS + 500 * EVERY_NS) / EVERY_NS + 1, "{left}");
+    let left = left.count() as u32;
+    assert!(left > 0 && left <= ports::found_at_once(), "{left} in a tenth of a second");
 }
 
 #[test]
