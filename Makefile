@@ -8,6 +8,7 @@ export CARGO_TERM_COLOR ?= auto
 help:
 	@echo 'make demo     Redis, iperf3, NetPIPE and sockperf over TCP and over Beeline, one table of ratios'
 	@echo 'make test     all tests: units, models, semantics against the kernel, real programs'
+	@echo 'make loom     the models of rings, bells and locks, with every interleaving (some five minutes; a part of make test)'
 	@echo 'make test-containers  lanes between network namespaces of this host, through its agent (takes root, some minutes)'
 	@echo 'make test-services  services of Debian under systemd with the drop-ins of docs/services.md, in a virtual machine (some minutes)'
 	@echo 'make test-deb  the Debian package: lintian, installed, used, removed, purged without a trace (takes root)'
@@ -22,7 +23,7 @@ help:
 	@echo 'make programs  24 workloads of 17 real programs at their ordinary settings, TCP against Beeline, on free, shared and busy CPUs (some 30 minutes); writes docs/measurements.md'
 	@echo 'make bench-hosts  the instrument between two network namespaces with a bridge each, against TCP (takes root)'
 	@echo 'make bench-rdma  the same over verbs, between two virtual machines with two NUMA nodes each, and over rails that are limited as planned (10 to 15 minutes on an idle machine, 50 at most)'
-	@echo 'make site     a bookstore under TPC-W: nginx, Jetty and MariaDB over TCP, over Beeline and between namespaces (under 20 minutes)'
+	@echo 'make site     a bookstore under TPC-W: nginx, Jetty and MariaDB over TCP, over Beeline and between namespaces (some 20 minutes)'
 	@echo 'make site-quick  the same, small (some five minutes)'
 	@echo 'make site-sweep  the bookstore at a range of loads: where TCP saturates, and where the segment shows (some 25 minutes)'
 	@echo 'make all      build the command, the library and (with libfabric) the bridge into target/release'
@@ -108,7 +109,9 @@ loom:
 	ci/loom.sh
 
 PREFIX ?= /usr/local
-install: all
+# Root may have no cargo: then it installs what somebody else has built.
+install:
+	@if command -v $(CARGO) >/dev/null; then $(MAKE) all; fi
 	BEELINE_FINAL_PREFIX='$(PREFIX)' ci/install.sh '$(DESTDIR)$(PREFIX)'
 
 uninstall:

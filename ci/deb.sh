@@ -12,6 +12,8 @@ package=$stage/package
 mkdir -p "$package/DEBIAN" "$stage/debian"
 
 BEELINE_FINAL_PREFIX=/usr ci/install.sh "$package/usr" >/dev/null
+# dpkg has a list of its own.
+rm "$package/usr/share/beeline/installed"
 strip --strip-unneeded "$package"/usr/bin/* "$package/usr/lib/beeline/libbeeline.so"
 find "$package/usr/share/man" -type f -exec gzip -9n {} +
 install -D -m 644 LICENSE-MIT "$package/usr/share/doc/beeline/copyright" 2>/dev/null ||

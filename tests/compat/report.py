@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from datetime import date
 
 
 def amount(count):
@@ -51,7 +52,8 @@ its data went over lanes, or the reason that it should give was counted.
 
 def document(suites, programs, beeline):
     version = subprocess.run([beeline, "--version"], capture_output=True, text=True).stdout.strip()
-    lines = [HEAD, f"Last run with {version}.", "", "## Test suites of others", "",
+    commit = subprocess.run(["git", "log", "-1", "--format=commit %h"], capture_output=True, text=True).stdout.strip()
+    lines = [HEAD, f"Last complete run: {', '.join(filter(None, [version, date.today().isoformat(), commit]))}.", "", "## Test suites of others", "",
              "| suite | tests that pass without | of them fail with | unsteady | connection ends on lanes | data over lanes |",
              "|---|---|---|---|---|---|"]
     for suite in suites:

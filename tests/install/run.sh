@@ -19,7 +19,14 @@ done
 mapped=$("$prefix/bin/beeline" run --quiet -- cat /proc/self/maps)
 grep -q "$prefix/lib/beeline/libbeeline.so" <<<"$mapped" || { echo 'another library was loaded' >&2; exit 1; }
 
+# What another release had beside goes with the next one.
+echo old >"$prefix/share/beeline/old"
+echo share/beeline/old >>"$prefix/share/beeline/installed"
+ci/install.sh "$prefix" >/dev/null
+if [ -e "$prefix/share/beeline/old" ]; then echo 'a file of another release stays' >&2; exit 1; fi
+
 ci/uninstall.sh "$prefix" >/dev/null
+if ci/uninstall.sh "$prefix" 2>/dev/null; then echo 'removed what was not there' >&2; exit 1; fi
 find "$prefix" | sort >"$prefix.after"
 left=$(comm -13 "$prefix.before" "$prefix.after" | while read -r path; do
     # Directories that every program shares stay.

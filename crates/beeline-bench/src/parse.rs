@@ -21,8 +21,15 @@ pub fn cpus(text: &str) -> Result<(usize, usize), String> {
 pub fn library_options(text: &str) -> Result<String, String> {
     match Tunables::parse_env(text.as_bytes()) {
         (_, None) => Ok(text.to_owned()),
-        (_, Some(error)) => Err(format!("{error}; `beeline run --help` lists them")),
+        (_, Some(wrong)) => {
+            Err(format!("`{}`: {}; `beeline run --help` lists them", option_at(text, wrong.offset), wrong.error))
+        }
     }
+}
+
+/// The option of a list that begins there.
+fn option_at(list: &str, offset: usize) -> &str {
+    list.get(offset..).and_then(|rest| rest.split(',').next()).unwrap_or(list)
 }
 
 /// Whether the results can be stored there, which is asked before they are measured.
@@ -53,8 +60,13 @@ mod tests {
     #[test]
     fn options_of_the_library_must_be_options() {
         assert_eq!(library_options("wait=poll,ring_bytes=1M"), Ok("wait=poll,ring_bytes=1M".into()));
-        for wrong in ["bogus=1", "wait=poll,ring_bytes", "ring_bytes=5"] {
-            assert!(library_options(wrong).is_err(), "{wrong}");
+        for (wrong, which) in [
+            ("bogus=1", "`bogus=1`: "),
+            ("wait=poll,ring_bytes", "`ring_bytes`: "),
+            ("ring_bytes=5", "`ring_bytes=5`: "),
+        ] {
+            let said = library_options(wrong).unwrap_err();
+            assert!(said.starts_with(which), "{said}");
         }
     }
 }

@@ -106,7 +106,10 @@ pub fn run(options: &PlanOptions) -> Result<ExitCode> {
         None => {
             let names = BUILT_IN.map(|(name, _)| name).join(", ");
             let text = std::fs::read_to_string(name);
-            (text.with_context(|| format!("cannot read {name}: expected a file, or one of {names}"))?, name.to_owned())
+            (
+                text.with_context(|| format!("cannot read {name}: expected a file, `here`, or one of {names}"))?,
+                name.to_owned(),
+            )
         }
     };
     if options.print_plan {

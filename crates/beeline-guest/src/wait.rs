@@ -23,6 +23,7 @@
 
 mod crowd;
 pub mod fresh;
+pub mod looks;
 mod mode;
 mod near;
 mod price;

@@ -29,7 +29,8 @@
 //! 6. TCP has some 14,000 ports that it finds at once, and gives none of them to the same destination again within a
 //!    second (`tcp_tw_reuse`; 60 seconds where the address is no loopback address). Faster than that it does well in
 //!    each short measurement, and then looks through all its ports for each connection. So no more is left to it within
-//!    a second than it has such ports ([`Share`]), turns included; what comes beyond that has lanes. Where connections
+//!    a second than most of such ports ([`Share`]); what comes beyond that has lanes. Turns count, but have theirs in
+//!    any case: they are short. Where connections
 //!    come more often than every [`share::EVERY_NS`] and fewer than [`MANY`] are open none is: there a connection over
 //!    TCP is mostly waiting. All this does not hold where the program has chosen the port ([`Port`]): those are
 //!    compared however often they come, and apart from others. Where TCP has failed, lanes are kept.
@@ -168,8 +169,8 @@ impl Paths {
         }
     }
 
-    /// A connection begins. Which path it takes, and the turn that counts it, or 0.
-    pub(super) fn begin(&mut self, now_ns: u64) -> (Path, u32) {
+    /// A connection begins. TCP finds so many `ports` at once. Which path it takes, and the turn that counts it, or 0.
+    pub(super) fn begin(&mut self, now_ns: u64, ports: u32) -> (Path, u32) {
         self.age(now_ns);
         if let State::Keeping { path, until_ns } = self.state {
             let too_many = self.open > self.open_max.saturating_mul(2).saturating_add(OPEN_MIN);
@@ -187,7 +188,9 @@ impl Paths {
         }
         let begun = match &mut self.state {
             State::Watching { .. } => (Path::Lane, 0),
-            State::Keeping { path: Path::Tcp, .. } if self.port == Port::Kernels && !self.share.is_left(now_ns) => {
+            State::Keeping { path: Path::Tcp, .. }
+                if self.port == Port::Kernels && !self.share.is_left(now_ns, ports) =>
+            {
                 (Path::Lane, 0)
             }
             State::Keeping { path, .. } => (*path, 0),

@@ -26,7 +26,7 @@ static UNPRIVILEGED: AtomicU32 = AtomicU32::new(DEFAULT_UNPRIVILEGED);
 /// When both were read.
 static READ_NS: AtomicU64 = AtomicU64::new(0);
 /// Where the next search begins; 0 when not seeded.
-#[unsafe(link_section = ".fork")]
+#[unsafe(link_section = ".fork.written")]
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// The next candidate. `None` when the ephemeral range leaves none.

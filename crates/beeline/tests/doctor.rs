@@ -72,9 +72,11 @@ fn a_process_is_told_from_a_program_and_both_from_nothing() {
     let document = json(&output);
     let (state, says) = finding(&document, "program");
     assert!(state == "good" && says.contains("/sh"), "{state} {says}");
-    for (wrong, code, why) in
-        [("no-such-program", 127, "there is no such program in PATH"), ("/etc", 126, "a directory")]
-    {
+    for (wrong, code, why) in [
+        ("no-such-program", 127, "there is no such program in PATH"),
+        ("/etc", 126, "a directory"),
+        ("4194304", 2, "there is no process 4194304"),
+    ] {
         let output = doctor(&["--library", library.to_str().unwrap(), wrong]);
         assert_eq!((stdout(&output), output.status.code()), ("", Some(code)), "{wrong}");
         assert!(stderr(&output).contains(why), "{}", stderr(&output));

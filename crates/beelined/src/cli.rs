@@ -1,10 +1,10 @@
 //! The command line: what can be asked for.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 
-use beelined::config;
+use beelined::config::{self, Config};
 use beelined::name::BridgeName;
 use beelined::prefix::Prefix;
 use beelined::tunables::SPECS;
@@ -61,6 +61,17 @@ pub struct ConfigArgs {
     /// The configuration
     #[arg(short, long, value_name = "FILE", default_value = config::PATH)]
     pub config: PathBuf,
+}
+
+impl ConfigArgs {
+    /// What it says. `None` where there is none at the usual place: what does not need one goes on with what holds
+    /// without. A file that was asked for has to be there.
+    pub fn read(&self) -> anyhow::Result<Option<Config>> {
+        if self.config == Path::new(config::PATH) && !self.config.exists() {
+            return Ok(None);
+        }
+        Config::read(&self.config).map(Some)
+    }
 }
 
 const RUN_EXAMPLES: &str = "\

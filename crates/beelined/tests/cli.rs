@@ -137,6 +137,16 @@ fn trust_is_given_listed_and_taken_back() {
 }
 
 #[test]
+fn a_configuration_that_was_asked_for_has_to_be_there() {
+    let host = Host::new("");
+    let nowhere = host.file("nowhere.toml");
+    for command in [&["trusted"][..], &["distrust", "beta"], &["status"], &["drain"], &["rails"]] {
+        let output = beelined(command).args(["--config", &nowhere]).output().unwrap();
+        bad(&output, "nowhere.toml");
+    }
+}
+
+#[test]
 fn certificates_that_should_not_be_trusted_are_not() {
     let alpha = Host::new("");
     good(&alpha.keygen("alpha", &["--address", "10.0.0.1"]));

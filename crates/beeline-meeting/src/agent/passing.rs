@@ -17,7 +17,7 @@ use crate::hidden::close_hidden;
 /// Threads that are in such calls at one time have two or three each; more of them have to do without lanes.
 const SLOTS: usize = 128;
 /// The descriptor plus one; 0 for none.
-#[unsafe(link_section = ".fork")]
+#[unsafe(link_section = ".fork.locked")]
 static UNDER_WAY: [AtomicI32; SLOTS] = [const { AtomicI32::new(0) }; SLOTS];
 
 /// A descriptor that closes itself, in this process and in those that are forked meanwhile.

@@ -4,8 +4,8 @@ use beeline_wire::Endpoint;
 
 use super::{asked_for, remembered};
 use crate::brief::Life;
-use crate::kernel;
 use crate::paths::{Path, Paths, Port, Ticket};
+use crate::{kernel, ports};
 
 /// A connection begins. Which path it takes, with its ticket, which says nothing where the destination is not known
 /// yet.
@@ -14,7 +14,7 @@ pub fn begin(destination: Endpoint, port: impl FnOnce() -> Port) -> Ticket {
     if !destination.ip().is_loopback() {
         return Ticket::default();
     }
-    let port = port();
+    let (port, ports) = (port(), ports::found_at_once());
     remembered(|entries| {
         asked_for(entries, destination).map_or_else(Ticket::default, |entry| {
             let begun_ns = kernel::now_ns();
@@ -23,7 +23,7 @@ pub fn begin(destination: Endpoint, port: impl FnOnce() -> Port) -> Ticket {
                 Port::Kernels => (of_kernels, entry.number),
                 Port::Programs => (of_programs, entry.number | 1),
             };
-            let (path, turn) = paths.begin(begun_ns);
+            let (path, turn) = paths.begin(begun_ns, ports);
             Ticket { destination: number, turn, tcp: path == Path::Tcp, begun_ns }
         })
     })

@@ -1,7 +1,5 @@
 //! How many connections were left to TCP of late, and how many more it has ports for (rule 6).
 
-use crate::ports;
-
 /// The time that TCP wants for one, at least, to find a port for the next at once: where the range of ports is the
 /// kernel's own.
 pub(super) const EVERY_NS: u64 = 100_000;
@@ -22,11 +20,11 @@ impl Share {
     /// None yet.
     pub const NONE: Self = Self { span: 0, taken: [0; SPANS] };
 
-    /// Whether TCP has a port for one more.
-    pub fn is_left(&mut self, now_ns: u64) -> bool {
+    /// Whether TCP has one of so many ports for one more.
+    pub fn is_left(&mut self, now_ns: u64, ports: u32) -> bool {
         self.move_on(now_ns);
         let taken: u32 = self.taken.iter().copied().map(u32::from).sum();
-        taken < ports::found_at_once()
+        taken < ports
     }
 
     /// One is left to TCP.
@@ -53,31 +51,33 @@ impl Share {
 mod tests {
     use super::*;
 
+    const PORTS: u32 = 12_000;
+
     #[test]
     fn as_many_as_there_are_ports_go_at_once_and_again_a_second_later() {
         let mut share = Share::NONE;
         let mut all_at = |now_ns| {
             let mut taken = 0;
-            while share.is_left(now_ns) {
+            while share.is_left(now_ns, PORTS) {
                 share.take(now_ns);
                 taken += 1;
             }
             taken
         };
         let begin_ns = 77 * SPAN_NS + 5;
-        assert_eq!(all_at(begin_ns), ports::found_at_once());
+        assert_eq!(all_at(begin_ns), PORTS);
         assert_eq!(all_at(begin_ns + 1_000_000_000), 0);
         assert_eq!(all_at(begin_ns - SPAN_NS), 0, "a clock that was read before");
-        assert_eq!(all_at(begin_ns + SPANS as u64 * SPAN_NS), ports::found_at_once());
-        assert_eq!(all_at(u64::MAX), ports::found_at_once());
+        assert_eq!(all_at(begin_ns + SPANS as u64 * SPAN_NS), PORTS);
+        assert_eq!(all_at(u64::MAX), PORTS);
     }
 
     #[test]
     fn those_that_come_as_slowly_as_ports_come_back_all_go() {
         let mut share = Share::NONE;
-        let every_ns = SPANS as u64 * SPAN_NS / u64::from(ports::found_at_once()) + 1_000;
+        let every_ns = SPANS as u64 * SPAN_NS / u64::from(PORTS) + 1_000;
         for number in 0..100_000 {
-            assert!(share.is_left(number * every_ns), "{number}");
+            assert!(share.is_left(number * every_ns, PORTS), "{number}");
             share.take(number * every_ns);
         }
     }

@@ -2,9 +2,10 @@
 
 use super::share::EVERY_NS;
 use super::*;
-use crate::ports;
 
 const SHORT: Life = Life { sends: 1, bytes: 2 };
+/// Of the kernel's own range.
+const PORTS: u32 = 12_348;
 const LONG: Life = Life { sends: 1_000, bytes: 2 };
 
 /// Clients that begin again and again, each connection as long as its path takes.
@@ -27,7 +28,7 @@ impl Clients {
     }
 
     fn begin(&mut self) {
-        let (path, turn) = self.paths.begin(self.now_ns);
+        let (path, turn) = self.paths.begin(self.now_ns, PORTS);
         let tcp = path == Path::Tcp;
         self.tcp += u32::from(tcp);
         let takes_ns = if tcp { self.tcp_ns } else { self.lane_ns };
@@ -146,7 +147,7 @@ fn a_log_in_and_some_statements_are_short_if_they_take_no_time() {
         let mut paths = Paths::of(Port::Kernels);
         let mut now_ns = 1;
         for _ in 0..RUN_SLOW + 2 {
-            let (path, turn) = paths.begin(now_ns);
+            let (path, turn) = paths.begin(now_ns, PORTS);
             let ticket = Ticket { destination: 1, turn, tcp: path == Path::Tcp, begun_ns: now_ns };
             now_ns += life_ns;
             paths.ended(ticket, Some(STATEMENTS), now_ns);
@@ -164,7 +165,7 @@ fn few_that_come_too_often_for_tcp_are_never_left_to_it() {
 fn of_many_that_come_too_often_tcp_gets_as_many_as_it_has_ports_for() {
     let mut clients = compared(20, 9, 5);
     let (began_ns, tcp) = (clients.now_ns, clients.run(20, 50_000));
-    let at_once = u64::from(ports::found_at_once());
+    let at_once = u64::from(PORTS);
     let share = ((clients.now_ns - began_ns) * at_once / 1_000_000_000) as u32;
     assert!(tcp > share / 2 && tcp < share + at_once as u32, "{tcp} of 50000, a share of {share}");
     clients.tcp_ns = 2 * clients.lane_ns;
@@ -200,12 +201,12 @@ fn what_comes_more_often_than_before_has_lanes_beyond_its_share() {
     clients.open.clear();
     let left = (0..40_000).filter(|_| {
         clients.now_ns += EVERY_NS / 40;
-        let tcp = clients.paths.begin(clients.now_ns).0 == Path::Tcp;
+        let tcp = clients.paths.begin(clients.now_ns, PORTS).0 == Path::Tcp;
         clients.paths.abandoned();
         tcp
     });
     let left = left.count() as u32;
-    assert!(left > 0 && left <= ports::found_at_once(), "{left} in a tenth of a second");
+    assert!(left > 0 && left <= PORTS, "{left} in a tenth of a second");
 }
 
 #[test]
@@ -231,7 +232,7 @@ fn few_connections_are_never_left_to_tcp() {
 fn one_that_lives_longer_ends_it() {
     let mut clients = compared(1, 20, 15);
     clients.end_next();
-    assert_eq!(clients.paths.begin(clients.now_ns).0, Path::Tcp);
+    assert_eq!(clients.paths.begin(clients.now_ns, PORTS).0, Path::Tcp);
     let ticket = Ticket { destination: 1, turn: 0, tcp: false, begun_ns: clients.now_ns };
     clients.paths.ended(ticket, Some(LONG), clients.now_ns);
     assert_eq!(clients.run(1, RUN), 0);
@@ -251,7 +252,7 @@ fn one_that_is_open_for_long_over_tcp_ends_it() {
 #[test]
 fn those_that_are_opened_and_kept_get_lanes() {
     let mut clients = compared(1, 20, 15);
-    let kept = (0..100).filter(|_| clients.paths.begin(clients.now_ns).0 == Path::Tcp).count();
+    let kept = (0..100).filter(|_| clients.paths.begin(clients.now_ns, PORTS).0 == Path::Tcp).count();
     assert!(kept <= (2 + OPEN_MIN + 1) as usize, "{kept}");
 }
 
@@ -263,7 +264,7 @@ fn those_that_are_opened_and_kept_in_a_turn_of_tcp_get_lanes() {
     }
     let kept = (0..1_000).filter(|_| {
         clients.now_ns += 2 * EVERY_NS;
-        clients.paths.begin(clients.now_ns).0 == Path::Tcp
+        clients.paths.begin(clients.now_ns, PORTS).0 == Path::Tcp
     });
     assert!(kept.count() <= (2 + OPEN_MIN + 1) as usize);
 }

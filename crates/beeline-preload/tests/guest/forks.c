@@ -1,6 +1,7 @@
 /*
- * Page faults that a fork costs parent and child in a program that listens, in all of FORKS: `forks`, whose children
- * end at once, and `forks serves`, which forks for each connection and prints the port first. Prints both.
+ * Page faults that forks cost parent and child in a program that listens: `forks WARM FORKS`, whose children end at
+ * once, and `forks WARM FORKS serves`, which forks for each connection and prints the port first. Prints both; the
+ * first WARM forks do not count.
  */
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -9,8 +10,6 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-enum { WARM = 20, FORKS = 100 };
 
 static void echo(int connection)
 {
@@ -25,7 +24,8 @@ static void fork_often(int times, int listener)
 {
 	for (int done = 0; done < times; done++) {
 		int connection = listener < 0 ? -1 : accept(listener, NULL, NULL);
-		pid_t child = fork();
+		pid_t child = listener >= 0 && connection < 0 ? -1 : fork();
+		int status;
 
 		if (child == 0) {
 			if (connection >= 0)
@@ -34,7 +34,7 @@ static void fork_often(int times, int listener)
 		}
 		if (connection >= 0)
 			close(connection);
-		if (child < 0 || waitpid(child, NULL, 0) != child)
+		if (child < 0 || waitpid(child, &status, 0) != child || status)
 			exit(1);
 	}
 }
@@ -51,17 +51,16 @@ int main(int count, char **arguments)
 	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	socklen_t length = sizeof(address);
 	int listener = socket(AF_INET, SOCK_STREAM, 0);
-	int serves = count > 1;
+	int serves = count > 3;
 
-	(void)arguments;
-	if (bind(listener, (struct sockaddr *)&address, sizeof(address)) || listen(listener, 8) ||
+	if (count < 3 || bind(listener, (struct sockaddr *)&address, sizeof(address)) || listen(listener, 8) ||
 	    getsockname(listener, (struct sockaddr *)&address, &length))
 		return 1;
 	if (serves)
 		printf("%d\n", ntohs(address.sin_port)), fflush(stdout);
-	fork_often(WARM, serves ? listener : -1);
+	fork_often(atoi(arguments[1]), serves ? listener : -1);
 	long parent = faults(RUSAGE_SELF), child = faults(RUSAGE_CHILDREN);
-	fork_often(FORKS, serves ? listener : -1);
+	fork_often(atoi(arguments[2]), serves ? listener : -1);
 	printf("%ld %ld\n", faults(RUSAGE_SELF) - parent, faults(RUSAGE_CHILDREN) - child);
 	return 0;
 }

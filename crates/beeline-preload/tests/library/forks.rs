@@ -27,10 +27,16 @@ fn in_words(text: &str) -> Faults {
     (parent, child)
 }
 
-/// Of children that end at once.
-fn of_forks(library: Option<&Path>) -> Faults {
+fn forks(library: Option<&Path>) -> Command {
     let mut command = Command::new(guest("forks"));
     preload::apply(&mut command, library);
+    command.args([WARM.to_string(), FORKS.to_string()]);
+    command
+}
+
+/// Of children that end at once.
+fn of_forks(library: Option<&Path>) -> Faults {
+    let mut command = forks(library);
     let output = command.output().expect("the guest runs");
     assert!(output.status.success(), "{output:?}");
     in_words(&String::from_utf8_lossy(&output.stdout))
@@ -38,9 +44,7 @@ fn of_forks(library: Option<&Path>) -> Faults {
 
 /// Of a server that forks for each connection, whose clients come over TCP.
 fn of_served(library: Option<&Path>) -> Faults {
-    let mut command = Command::new(guest("forks"));
-    preload::apply(&mut command, library);
-    let mut server = Group::start(command.arg("serves").stdout(Stdio::piped())).expect("the guest runs");
+    let mut server = Group::start(forks(library).arg("serves").stdout(Stdio::piped())).expect("the guest runs");
     let mut said = BufReader::new(server.pipes().1.expect("piped"));
     let mut port = String::new();
     said.read_line(&mut port).expect("the guest says its port");

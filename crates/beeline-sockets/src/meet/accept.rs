@@ -6,7 +6,7 @@
 //! every other time, so that neither starves. A blocking one sleeps on both, with no lock held, and never in the TCP
 //! `accept` itself: whoever finds the TCP queue ready takes from it with the accept lock ([`super::accept_lock`]), with
 //! nobody in between. To look at all queues costs a tenth of a short connection: where TCP's alone had somebody, the
-//! next [`TCP_RUN`] clients are looked for there first (not where it had to be waited for), and a client that the app
+//! next [`TCP_RUN`] clients are looked for there first (unless one of a crowd had to wait), and a client that the app
 //! was told of is taken before any look, [`LOBBY_RUN`] in a row at most.
 //!
 //! # Clients that break the rules, or say nothing

@@ -9,6 +9,7 @@ use super::listener::{Listener, held};
 use super::{accept_lock, listening, seats};
 use crate::desc::{Desc, Pin};
 use crate::operations::FURTHER_FDS;
+use crate::wait::looks::{Look, Looks};
 use crate::wait::{Patience, Woken, peers_are_near, spares_cpus};
 use crate::{Errno, kernel, stats};
 
@@ -109,65 +110,31 @@ fn who_came(fds: &[libc::pollfd]) -> (bool, bool) {
     (came.next().unwrap_or(false), came.any(|came| came))
 }
 
-/// Looks again and again for a while, if that has paid lately: a client that connects as soon as it was served
-/// is there before this thread would have gone to sleep, and waking up costs more than all the rest of a
-/// connection. The account is kept as for a connection's waits (see [`crate::wait`]), but a look is a system
-/// call here.
+/// Looks again and again for a while, if that has paid lately: a client that connects as soon as it was served is there
+/// before this thread would have gone to sleep, and waking up costs more than all the rest of a connection.
 fn spin(desc: &Desc, listener: &'static Listener, patience: &Patience, fds: &mut [libc::pollfd]) -> bool {
-    /// A budget below this is none.
-    const LEAST_NS: u64 = 2_000;
-    /// Waits without a spin between two probes, and the budget of a probe.
-    const PROBE_EVERY: u32 = 32;
-    const PROBE_NS: u64 = 10_000;
-    let most = crate::live(option::spin_ns_max);
-    let mut budget = match crate::live(option::wait) {
+    let looks = Looks { least_ns: 2_000, probe_ns: 10_000, most_ns: crate::live(option::spin_ns_max) };
+    let known_ns = match crate::live(option::wait) {
         Wait::Sleep => return false,
         // The next client is likely to be where the last one was.
         _ if peers_are_near() => return false,
         Wait::Lazy if spares_cpus() => return false,
-        Wait::Poll => most,
-        Wait::Lazy => u64::from(desc.spin.ns()).min(most),
+        Wait::Poll => looks.most_ns,
+        Wait::Lazy => u64::from(desc.spin.ns()),
     };
-    if budget < LEAST_NS {
-        if desc.spin.skip() % PROBE_EVERY != PROBE_EVERY - 1 {
-            return false;
-        }
-        budget = PROBE_NS.min(most);
-    }
-    if !accept_lock::may_spin(listener, budget) {
+    let Some(budget_ns) = looks.grant(known_ns, || desc.spin.skip()) else { return false };
+    if !accept_lock::may_spin(listener, budget_ns) {
         return false;
     }
-    let ready = spin_for(budget, most, desc, patience, fds);
+    let (came, next_ns) = looks.spin(budget_ns, kernel::now_ns, || match ask(fds) {
+        Ok(0) if patience.signalled() => Look::Enough,
+        Ok(0) => Look::Nothing,
+        asked => Look::Something(asked.is_ok()),
+    });
     accept_lock::has_spun(listener);
-    ready
-}
-
-fn spin_for(budget: u64, most: u64, desc: &Desc, patience: &Patience, fds: &mut [libc::pollfd]) -> bool {
-    /// A budget below this is none.
-    const LEAST_NS: u64 = 2_000;
-    /// Another task ran here meanwhile: there is more work than CPUs.
-    const GAP_NS: u64 = 20_000;
-    let mut zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let start = kernel::now_ns();
-    let mut last = start;
-    loop {
-        // SAFETY: a live timeout, no mask. What the kernel writes back is zero again.
-        let ready = unsafe { kernel::ppoll(fds, &raw mut zero, core::ptr::null()) };
-        if ready != Ok(0) {
-            let more = budget.max(LEAST_NS).saturating_mul(2).min(most);
-            desc.spin.set_ns(more as u32);
-            stats::count(Counter::SpinsPaid, 1);
-            return ready.is_ok();
-        }
-        let now = kernel::now_ns();
-        let preempted = now.saturating_sub(last) > GAP_NS;
-        if preempted || now.saturating_sub(start) >= budget || patience.signalled() {
-            desc.spin.set_ns((budget / 2) as u32);
-            stats::count(Counter::SpinsFailed, 1);
-            return false;
-        }
-        last = now;
-    }
+    desc.spin.set_ns(next_ns as u32);
+    stats::count(if came.is_some() { Counter::SpinsPaid } else { Counter::SpinsFailed }, 1);
+    came == Some(true)
 }
 
 /// What may tell of clients.

@@ -177,9 +177,9 @@ impl Lobby {
         self.close_set();
     }
 
-    /// In the child of a `fork`, with copies of its parent's descriptors. Those of clients are closed; another thread
-    /// may have been about to count one. The set is used no more (`opened`).
+    /// In the child of a `fork`: closes copies of clients, counted or not. The set is used no more (`opened`).
     pub(super) fn leave_to_parent(&self) {
+        self.kept.count_again();
         if self.may_speak() || self.places.iter().any(|place| place.anchor.get().is_some()) {
             self.close();
             self.waiting.store(0, Relaxed);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::selection::{Selection, parse_interval, parse_selection};
+use super::selection::{Selection, parse_count, parse_interval, parse_selection};
 
 /// What carries a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, ValueEnum)]
@@ -70,7 +70,7 @@ pub struct TopArgs {
     pub delay: Duration,
 
     /// End after so many
-    #[arg(short = 'n', long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'n', long, value_name = "TIMES", value_parser = parse_count)]
     pub count: Option<u32>,
 }
 
@@ -84,7 +84,9 @@ Examples:
 Exit codes:
   0  nothing stands in the way of lanes
   1  something does
-  2  the command line is wrong";
+  2  the command line is wrong, or there is no such process
+  126  the program cannot be executed
+  127  the program was not found";
 
 #[derive(Args, Debug)]
 #[command(after_help = DOCTOR_EXAMPLES)]

@@ -25,6 +25,13 @@ pub fn parse_selection(text: &str) -> Result<Selection, String> {
     }
 }
 
+pub fn parse_count(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(count @ 1..) => Ok(count),
+        _ => Err(format!("it is not a number from 1 to {}", u32::MAX)),
+    }
+}
+
 pub fn parse_interval(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),

@@ -7,6 +7,7 @@ use beeline_stats::Reason;
 
 use super::finding::Finding;
 use crate::cli::{DoctorArgs, Selection};
+use crate::failure::Failure;
 use crate::library::Library;
 use crate::program::{self, Loading};
 use crate::stat::absent;
@@ -16,6 +17,9 @@ use crate::stat::process::{Cause, Process};
 /// What is known of it. A number is a process, and anything else a program: a path, or a name that PATH leads to.
 pub fn look(subject: &OsStr, arguments: &DoctorArgs) -> anyhow::Result<Vec<Finding>> {
     if let Some(pid) = subject.to_str().and_then(|text| text.parse().ok()) {
+        if !Path::new("/proc").join(u32::to_string(&pid)).exists() {
+            return Err(Failure::error(Failure::USAGE, format!("there is no process {pid}")));
+        }
         return running(&Selection::Pid(pid));
     }
     let mut findings = vec![file(subject, arguments)?];

@@ -14,7 +14,7 @@ use time::format_description::well_known::Rfc3339;
 use super::output::{print, print_json};
 use crate::cli::{DirectoryArgs, DistrustArgs, KeygenArgs, TrustArgs, TrustedArgs};
 use beelined::admin::{self, Request};
-use beelined::config::{CertificatePaths, Config, Identity};
+use beelined::config::{CertificatePaths, Identity};
 use beelined::keys::{ADDRESSES_MAX, Certificate, Trusted, file_name};
 use beelined::name::BridgeName;
 use beelined::prefix::Prefix;
@@ -159,14 +159,12 @@ pub fn list(arguments: &TrustedArgs) -> anyhow::Result<()> {
 
 /// The directory of trusted certificates, and this bridge's own certificate if it has one.
 fn directory(arguments: &DirectoryArgs) -> anyhow::Result<(PathBuf, Option<Certificate>)> {
-    let path = &arguments.config.config;
-    let paths = if !path.exists() {
-        CertificatePaths::default()
-    } else {
-        match Config::read(path)?.identity {
-            Identity::Certificates(paths) => paths,
-            Identity::Insecure { .. } if arguments.trusted.is_some() => CertificatePaths::default(),
-            Identity::Insecure { .. } => bail!("{} says `insecure = true`: no certificate counts", path.display()),
+    let paths = match arguments.config.read()?.map(|config| config.identity) {
+        None => CertificatePaths::default(),
+        Some(Identity::Certificates(paths)) => paths,
+        Some(Identity::Insecure { .. }) if arguments.trusted.is_some() => CertificatePaths::default(),
+        Some(Identity::Insecure { .. }) => {
+            bail!("{} says `insecure = true`: no certificate counts", arguments.config.config.display())
         }
     };
     let own = read(&paths.certificate).ok();

@@ -11,7 +11,7 @@ use beeline_topo::report::{Connection, FORMAT, Peer, Report, Unused};
 use super::output::{print, print_json};
 use super::running;
 use crate::cli::{RailsArgs, SocketArgs};
-use beelined::config::{Admission, Config, RailRules};
+use beelined::config::{Admission, RailRules};
 use beelined::ports;
 
 /// A port with what the configuration says of it.
@@ -19,9 +19,8 @@ type Judged = (Rail, Admission);
 
 /// Lists them.
 pub fn list(arguments: &RailsArgs) -> anyhow::Result<()> {
-    let path = &arguments.config.config;
     // Before there is a configuration, somebody wants to know what it could hold.
-    let rules = if path.exists() { Config::read(path)?.rails } else { RailRules::default() };
+    let rules = arguments.config.read()?.map_or_else(RailRules::default, |config| config.rails);
     let ports = beeline_fabric::ports(&Filter::default()).context("cannot ask libfabric for this host's ports")?;
     let admission = |port: &Port| rules.admit(&port.provider, port.netdev.as_deref(), &[port.address]);
     let judged = ports.iter().map(|port| (ports::describe(port), admission(port)));

@@ -9,17 +9,13 @@ use super::output::{print, print_json};
 use crate::cli::{DrainArgs, SetArgs, SocketArgs, StatusArgs};
 use beeline_status::{Document, Problem, people};
 use beelined::admin::{self, Request};
-use beelined::config::Config;
 
 /// Where the running bridge is. Without a configuration it can only be at the usual place.
 pub fn socket(arguments: &SocketArgs) -> anyhow::Result<PathBuf> {
     if let Some(path) = &arguments.socket {
         return Ok(path.clone());
     }
-    if !arguments.config.config.exists() {
-        return Ok(admin::PATH.into());
-    }
-    Ok(Config::read(&arguments.config.config)?.admin_socket)
+    Ok(arguments.config.read()?.map_or_else(|| admin::PATH.into(), |config| config.admin_socket))
 }
 
 /// Shows what the bridge tells.

@@ -76,6 +76,14 @@ impl Ends {
         self.places.iter().for_each(|place| place.lane.store(core::ptr::null_mut(), Relaxed));
     }
 
+    /// In the child of a `fork`: another thread may have been about to count one.
+    pub(super) fn count_again(&self) {
+        let kept = self.places.iter().filter(|place| place.lane().is_some()).count() as u32;
+        if self.count.load(Relaxed) != kept {
+            self.count.store(kept, Relaxed);
+        }
+    }
+
     pub(super) fn any(&self) -> bool {
         self.count.load(Relaxed) != 0
     }

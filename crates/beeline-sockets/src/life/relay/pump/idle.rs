@@ -7,36 +7,26 @@ use beeline_shm::sys::call;
 
 use super::{ANCHOR, Moved, Pump, SOCKET, State};
 use crate::wait::is_near;
+use crate::wait::looks::{Look, Looks};
 use crate::{Errno, kernel};
 
 impl Pump {
     /// Looks again and again for a while, if that has paid lately.
     pub(super) fn spin(&mut self) -> Moved {
-        /// A budget below this is none.
-        const LEAST_NS: u64 = 1_000;
-        /// Waits without a spin between two probes, and the budget of a probe.
-        const PROBE_EVERY: u32 = 32;
-        const PROBE_NS: u64 = 4_000;
-        /// Another task ran here meanwhile: there is more work than CPUs.
-        const GAP_NS: u64 = 20_000;
         /// Looks at the ring between two at the socket.
         const LOOKS: u32 = 16;
         let shown = |end| self.plan.lane.cpu(end).load(Relaxed);
         if is_near(shown(self.plan.end.peer()), shown(self.plan.end)) == Some(true) {
             return Moved::Nothing;
         }
-        let mut budget = self.spin_ns.min(self.plan.spin_ns_max);
-        if budget < LEAST_NS {
+        let looks = Looks { least_ns: 1_000, probe_ns: 4_000, most_ns: self.plan.spin_ns_max };
+        let skip = || {
             self.skipped = self.skipped.wrapping_add(1);
-            if !self.skipped.is_multiple_of(PROBE_EVERY) {
-                return Moved::Nothing;
-            }
-            budget = PROBE_NS.min(self.plan.spin_ns_max);
-        }
+            self.skipped.wrapping_sub(1)
+        };
+        let Some(budget_ns) = looks.grant(self.spin_ns, skip) else { return Moved::Nothing };
         let (lane, peer, head) = (self.plan.lane, self.plan.end.peer(), self.plan.side.rx.head());
-        let start = now_ns();
-        let mut last = start;
-        loop {
+        let (moved, next_ns) = looks.spin(budget_ns, now_ns, || {
             for _ in 0..LOOKS {
                 if (lane.cursor(peer) >> 32) as u32 != head && !self.socket_full {
                     break;
@@ -44,19 +34,12 @@ impl Pump {
                 core::hint::spin_loop();
             }
             match self.turn() {
-                Moved::Nothing => {}
-                moved => {
-                    self.spin_ns = budget.max(LEAST_NS).saturating_mul(2).min(self.plan.spin_ns_max);
-                    return moved;
-                }
+                Moved::Nothing => Look::Nothing,
+                moved => Look::Something(moved),
             }
-            let now = now_ns();
-            if now.saturating_sub(last) > GAP_NS || now.saturating_sub(start) >= budget {
-                self.spin_ns = budget / 2;
-                return Moved::Nothing;
-            }
-            last = now;
-        }
+        });
+        self.spin_ns = next_ns;
+        moved.unwrap_or(Moved::Nothing)
     }
 
     /// Sleeps until there is something to do.
