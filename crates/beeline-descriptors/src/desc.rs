@@ -21,6 +21,7 @@ mod guards;
 mod keepers;
 mod pace;
 mod pin;
+mod portion;
 pub(crate) mod reach;
 mod waits;
 
@@ -46,6 +47,7 @@ pub use guards::{RxGuard, TxGuard, Unlocked};
 pub use keepers::Keepers;
 pub use pace::Pace;
 pub use pin::Pin;
+pub use portion::Portion;
 
 /// What a description is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,6 +96,7 @@ pub struct Desc {
     pub bridged: AtomicBool,
     /// What calls have seen lately.
     pub pace: Pace,
+    pub portion: Portion,
     /// How long messages are copied.
     pub bulk: crate::bulk::Bulk,
     /// Whether they give a receiver on this CPU its turn.
@@ -212,6 +215,7 @@ impl Desc {
         self.bulk.reset();
         self.turns.reset();
         self.pace.begin();
+        self.portion.end(0);
         self.bridged.store(side.is(state::BRIDGED), Relaxed);
         self.show_cpu();
         crate::side::mark_linger(&lane, end, side);

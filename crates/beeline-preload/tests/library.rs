@@ -30,6 +30,8 @@ mod handed;
 mod mixed;
 #[path = "library/near.rs"]
 mod near;
+#[path = "library/portion.rs"]
+mod portion;
 #[path = "library/rawcalls.rs"]
 mod rawcalls;
 #[path = "library/seats.rs"]

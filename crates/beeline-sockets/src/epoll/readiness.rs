@@ -79,6 +79,9 @@ pub(super) fn reported(entry: &Entry, desc: &Desc, marks: Option<&Marks>, report
     let events = entry.events.load(Relaxed);
     if let Some(marks) = marks {
         entry.seen.report(marks);
+        if desc.is_lane() && desc.side().rcv_lowat() == 0 {
+            desc.portion.give(io::unread_hint(desc, desc.side()), marks.tail);
+        }
         if desc.is_lane() && (report & EPOLLOUT != 0 || events & EPOLLOUT == 0) {
             entry.seen.report_room(desc.pace.fulls());
         }

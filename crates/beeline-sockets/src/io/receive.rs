@@ -101,6 +101,9 @@ fn receive_locked(fd: i32, place: Place, desc: &'static Desc, mut sink: Sink<'_>
     let room = sink.len();
     let mut got = reader.read_small(sink.again(), SMALL_BYTES, &Anchor(fd))?;
     if got == 0 {
+        if desc.portion.is_spent() {
+            return Ok(0);
+        }
         got = receive_much(reader, sink, fd, desc)?;
     }
     desc.read_pacing.took(got, room);
@@ -113,7 +116,9 @@ fn receive_locked(fd: i32, place: Place, desc: &'static Desc, mut sink: Sink<'_>
 fn receive_much(reader: Reader<'_, LaneMemory>, mut sink: Sink<'_>, fd: i32, desc: &Desc) -> Result<usize, Fault> {
     // One that always finds something does not wait, and shows nowhere else that it was moved.
     desc.show_cpu();
-    reader.read(sink.split_front(TRANSFER_MAX), &Anchor(fd))
+    let got = reader.read(sink.split_front(TRANSFER_MAX), &Anchor(fd))?;
+    desc.portion.take(got);
+    Ok(got)
 }
 
 /// The peer broke the protocol: the connection is over, as the call that follows will find.

@@ -88,11 +88,16 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
                 _ => self.done(),
             };
         }
-        count_arrivals(desc, side);
+        let tail = count_arrivals(desc, side);
+        if desc.portion.is_spent() && self.has_had_its_portion(desc, side, tail) {
+            drop(guard);
+            return Break(Outcome::fail(libc::EAGAIN));
+        }
         let before = self.got;
         let failed = self.take(&guard, &anchor);
         if !self.peeks() {
             account(desc, side, self.got - before);
+            desc.portion.take(self.got - before);
         }
         if self.got - before >= BULK_BYTES {
             // One that always finds something does not wait, and shows nowhere else that it was moved.
@@ -132,6 +137,17 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
             return Break(over(side, self.got));
         }
         self.wait(fd, guard)
+    }
+
+    /// Whether the call is the one that is told that there is nothing, so that others have their turn
+    /// ([`Portion`](crate::desc::Portion)).
+    #[cold]
+    fn has_had_its_portion(&self, desc: &Desc, side: &SideState, tail: u32) -> bool {
+        let may_block = self.flags & libc::MSG_DONTWAIT == 0 && side.nonblock.load(Relaxed) == 0;
+        let is_plain = self.flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) == 0 && side.rcv_lowat() == 0;
+        let is_ours = !desc.shared.load(Relaxed);
+        let has_more_come = desc.portion.end(tail);
+        has_more_come && !may_block && is_plain && is_ours && self.got == 0 && !desc.peer_was_near()
     }
 
     /// Whether to nap once more while another process has the direction.

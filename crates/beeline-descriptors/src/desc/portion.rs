@@ -1,0 +1,87 @@
+//! How much a program reads after an edge before it is told that there is nothing.
+//!
+//! Whose set tells of edges reads each connection until there is nothing. Over TCP that is soon, as a sender is slower
+//! than a reader. Over a lane it is as fast, on a CPU of its own: such a loop would read one connection for ever, while
+//! the others of its set wait.
+//!
+//! 1. A report by an edge gives a portion: what lies unread then, and [`BYTES_MIN`] at least.
+//! 2. Large reads take from it. Once it is spent, one call that must not block is told that there is nothing, as if
+//!    what lies there had come a moment later. Then there is no limit until the next report.
+//! 3. So that nobody waits for what is there: that call looks whether bytes have come since the marks of that report
+//!    were taken. If so they are an edge of their own, which the next wait tells of; if not, it reads on.
+//! 4. More has been read than lay there, so the sender sends at this very time. Where both ends share a CPU it does
+//!    not, and nobody is kept from reading what was sent before.
+
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// Some tens of microseconds.
+const BYTES_MIN: u32 = 256 * 1024;
+/// There is no limit.
+const ALL: u32 = 0;
+/// Nothing is left; what is left counts from here.
+const SPENT: u32 = 1;
+
+/// See the module. Valid when zeroed: there is no limit.
+#[derive(Default)]
+#[repr(C)]
+pub struct Portion {
+    left: AtomicU32,
+    /// The peer's tail by the marks of the last report.
+    tail: AtomicU32,
+}
+
+impl Portion {
+    /// An edge is reported, with so many bytes unread; `tail` is that of its marks.
+    pub fn give(&self, unread: u32, tail: u32) {
+        self.tail.store(tail, Relaxed);
+        self.left.store(unread.max(BYTES_MIN).saturating_add(SPENT), Relaxed);
+    }
+
+    /// So many bytes were read.
+    #[inline]
+    pub fn take(&self, bytes: usize) {
+        let left = self.left.load(Relaxed);
+        if left != ALL {
+            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+            self.left.store(left.saturating_sub(bytes).max(SPENT), Relaxed);
+        }
+    }
+
+    /// Whether it is spent, so that [`Portion::end`] is to be asked.
+    #[inline]
+    #[must_use]
+    pub fn is_spent(&self) -> bool {
+        self.left.load(Relaxed) == SPENT
+    }
+
+    /// There is no limit from now on. Whether bytes have come since the last report, by the peer's present tail.
+    pub fn end(&self, tail: u32) -> bool {
+        self.left.store(ALL, Relaxed);
+        tail != self.tail.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lay_there_and_a_little_more_is_read_before_a_call_finds_nothing() {
+        let portion = Portion::default();
+        portion.take(1 << 30);
+        assert!(!portion.is_spent(), "nothing was reported by an edge");
+        for (unread, bytes) in [(0, BYTES_MIN as usize), (3 * BYTES_MIN, 3 * BYTES_MIN as usize)] {
+            portion.give(unread, 7);
+            portion.take(bytes - 1);
+            assert!(!portion.is_spent());
+            portion.take(1);
+            assert!(portion.is_spent());
+            portion.take(1);
+            assert!(portion.is_spent());
+            assert!(portion.end(8) && !portion.is_spent());
+        }
+        portion.give(u32::MAX, 7);
+        portion.take(usize::MAX);
+        assert!(portion.is_spent() && !portion.end(7), "nothing has come since: nobody would tell of what is there");
+    }
+}

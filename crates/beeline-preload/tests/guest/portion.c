@@ -1,0 +1,91 @@
+/* A thread whose set tells of edges reads a connection until there is nothing, while one on another CPU sends as fast as
+   it can: prints how many KiB it has read at most before it was told that there is nothing. Every byte is looked at. */
+#define _GNU_SOURCE
+#include "guest.h"
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+
+enum { BLOCK = 64 * 1024, BLOCKS = 4096, ROUNDS = 20 };
+
+/* The sender's and the reader's. */
+static int ends[2];
+
+static void stay_on(int cpu) {
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    CPU_SET(cpu, &cpus);
+    CHECK(sched_setaffinity(0, sizeof cpus, &cpus) == 0);
+}
+
+/* The words of a stream are numbers one after the other. */
+static void *send_all(void *cpu) {
+    static uint64_t block[BLOCK / 8];
+    uint64_t next = 0;
+
+    stay_on((int)(long)cpu);
+    for (int sent = 0; sent < BLOCKS; sent++) {
+        for (size_t word = 0; word < BLOCK / 8; word++) block[word] = next++;
+        for (size_t at = 0; at < BLOCK;) {
+            ssize_t some = send(ends[0], (char *)block + at, BLOCK - at, 0);
+            CHECK(some > 0);
+            at += some;
+        }
+    }
+    return NULL;
+}
+
+/* What was read at most between two waits. */
+static long read_all(int set) {
+    static uint64_t block[BLOCK / 8];
+    uint64_t next = 0;
+    size_t kept = 0, most = 0, all = 0;
+
+    while (all < (size_t)BLOCK * BLOCKS) {
+        struct epoll_event told;
+        size_t at_once = 0;
+        ssize_t some;
+
+        CHECK(epoll_wait(set, &told, 1, 10000) == 1);
+        while ((some = recv(ends[1], (char *)block + kept, BLOCK - kept, 0)) > 0) {
+            size_t words = (kept + some) / 8;
+
+            for (size_t word = 0; word < words; word++) CHECK(block[word] == next++);
+            kept = (kept + some) % 8;
+            memmove(block, (char *)block + words * 8, kept);
+            at_once += some;
+        }
+        CHECK(some < 0 && errno == EAGAIN);
+        all += at_once;
+        if (at_once > most) most = at_once;
+    }
+    return most / 1024;
+}
+
+int main(void) {
+    cpu_set_t mine;
+    int cpus[2], found = 0, set = epoll_create1(0);
+    struct epoll_event edges = {.events = EPOLLIN | EPOLLET};
+    long most = 0;
+
+    CHECK(sched_getaffinity(0, sizeof mine, &mine) == 0);
+    for (int cpu = 0; cpu < CPU_SETSIZE && found < 2; cpu++)
+        if (CPU_ISSET(cpu, &mine)) cpus[found++] = cpu;
+    if (found < 2) {
+        puts("one CPU");
+        return 0;
+    }
+    pair(ends);
+    CHECK(fcntl(ends[1], F_SETFL, O_NONBLOCK) == 0);
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, ends[1], &edges) == 0);
+    stay_on(cpus[1]);
+    for (int round = 0; round < ROUNDS; round++) {
+        pthread_t sender;
+        CHECK(pthread_create(&sender, NULL, send_all, (void *)(long)cpus[0]) == 0);
+        long of_round = read_all(set);
+        CHECK(pthread_join(sender, NULL) == 0);
+        if (of_round > most) most = of_round;
+    }
+    printf("%ld\n", most);
+    return 0;
+}
