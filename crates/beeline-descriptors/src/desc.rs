@@ -215,7 +215,7 @@ impl Desc {
         self.bulk.reset();
         self.turns.reset();
         self.pace.begin();
-        self.portion.end(0);
+        self.portion.lift();
         self.bridged.store(side.is(state::BRIDGED), Relaxed);
         self.show_cpu();
         crate::side::mark_linger(&lane, end, side);

@@ -5,14 +5,18 @@
 //! the others of its set wait.
 //!
 //! 1. A report by an edge gives a portion: what lies unread then, and [`BYTES_MIN`] at least.
-//! 2. Large reads take from it. Once it is spent, one call that must not block is told that there is nothing, as if
+//! 2. Reads take from it. Once it is spent, one call that must not block is told that there is nothing, as if
 //!    what lies there had come a moment later. Then there is no limit until the next report.
 //! 3. So that nobody waits for what is there: that call looks whether bytes have come since the marks of that report
 //!    were taken. If so they are an edge of their own, which the next wait tells of; if not, it reads on.
 //! 4. More has been read than lay there, so the sender sends at this very time. Where both ends share a CPU it does
-//!    not, and nobody is kept from reading what was sent before.
+//!    not, and nobody is kept from reading what was sent before. Who has finished sending keeps nobody waiting.
+//! 5. Whatever else tells of an edge without a portion of its own, a set of sets, lifts the limit.
 
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicU32,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 /// Some tens of microseconds.
 const BYTES_MIN: u32 = 256 * 1024;
@@ -34,7 +38,7 @@ impl Portion {
     /// An edge is reported, with so many bytes unread; `tail` is that of its marks.
     pub fn give(&self, unread: u32, tail: u32) {
         self.tail.store(tail, Relaxed);
-        self.left.store(unread.max(BYTES_MIN).saturating_add(SPENT), Relaxed);
+        self.left.store(unread.max(BYTES_MIN).saturating_add(SPENT), Release);
     }
 
     /// So many bytes were read.
@@ -51,12 +55,17 @@ impl Portion {
     #[inline]
     #[must_use]
     pub fn is_spent(&self) -> bool {
-        self.left.load(Relaxed) == SPENT
+        self.left.load(Acquire) == SPENT
     }
 
-    /// There is no limit from now on. Whether bytes have come since the last report, by the peer's present tail.
-    pub fn end(&self, tail: u32) -> bool {
+    /// There is no limit until the next report.
+    pub fn lift(&self) {
         self.left.store(ALL, Relaxed);
+    }
+
+    /// Lifts the limit. Whether bytes have come since the last report, by the peer's present tail.
+    pub fn end(&self, tail: u32) -> bool {
+        self.lift();
         tail != self.tail.load(Relaxed)
     }
 }

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::events::{ARRIVAL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM};
+use super::limits::NESTS_MAX;
 use super::nested::ready;
 use super::set::set_of;
 use super::set::{Entry, Marks, Set};
@@ -79,8 +80,12 @@ pub(super) fn reported(entry: &Entry, desc: &Desc, marks: Option<&Marks>, report
     let events = entry.events.load(Relaxed);
     if let Some(marks) = marks {
         entry.seen.report(marks);
-        if desc.is_lane() && desc.side().rcv_lowat() == 0 {
-            desc.portion.give(io::unread_hint(desc, desc.side()), marks.tail);
+        let is_plain = || desc.side().rcv_lowat() == 0;
+        if desc.is_lane() && report & (EPOLLIN | EPOLLRDNORM) != 0 && is_plain() {
+            let unread = io::unread_hint(desc, desc.side()).min(desc.lane().ring_bytes());
+            desc.portion.give(unread, marks.tail);
+        } else if let Some(inner) = set_of(desc) {
+            lift_portions(inner, 0);
         }
         if desc.is_lane() && (report & EPOLLOUT != 0 || events & EPOLLOUT == 0) {
             entry.seen.report_room(desc.pace.fulls());
@@ -90,6 +95,18 @@ pub(super) fn reported(entry: &Entry, desc: &Desc, marks: Option<&Marks>, report
         entry.fired.store(true, Relaxed);
         desc.pace.hand_out(true);
     }
+}
+
+/// A set was told of as a member of another one: what lies unread in its lanes is no edge of that any more.
+fn lift_portions(set: &Set, depth: u32) {
+    let _guard = set.lock.lock();
+    set.for_each_entry(|_, entry| {
+        let Some(desc) = entry.desc() else { return };
+        match set_of(desc) {
+            Some(inner) if depth < NESTS_MAX => lift_portions(inner, depth + 1),
+            _ => desc.portion.lift(),
+        }
+    });
 }
 
 /// What there is to count of all lanes of a set, added up: changes with each arrival, each change of state, and with

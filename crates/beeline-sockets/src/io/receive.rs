@@ -91,6 +91,9 @@ fn receive_locked(fd: i32, place: Place, desc: &'static Desc, mut sink: Sink<'_>
     if blocking {
         desc.read_pacing.keep(side.tx.tail());
     }
+    if desc.portion.is_spent() {
+        return Ok(0);
+    }
     let there = reader.has_news() || blocking && spin_for_data(desc, lane, side);
     if !there {
         return Ok(0);
@@ -101,11 +104,9 @@ fn receive_locked(fd: i32, place: Place, desc: &'static Desc, mut sink: Sink<'_>
     let room = sink.len();
     let mut got = reader.read_small(sink.again(), SMALL_BYTES, &Anchor(fd))?;
     if got == 0 {
-        if desc.portion.is_spent() {
-            return Ok(0);
-        }
         got = receive_much(reader, sink, fd, desc)?;
     }
+    desc.portion.take(got);
     desc.read_pacing.took(got, room);
     account(desc, side, got);
     Ok(got)
@@ -116,9 +117,7 @@ fn receive_locked(fd: i32, place: Place, desc: &'static Desc, mut sink: Sink<'_>
 fn receive_much(reader: Reader<'_, LaneMemory>, mut sink: Sink<'_>, fd: i32, desc: &Desc) -> Result<usize, Fault> {
     // One that always finds something does not wait, and shows nowhere else that it was moved.
     desc.show_cpu();
-    let got = reader.read(sink.split_front(TRANSFER_MAX), &Anchor(fd))?;
-    desc.portion.take(got);
-    Ok(got)
+    reader.read(sink.split_front(TRANSFER_MAX), &Anchor(fd))
 }
 
 /// The peer broke the protocol: the connection is over, as the call that follows will find.
