@@ -11,10 +11,11 @@
 //!    were taken. If so they are an edge of their own, which the next wait tells of; if not, it reads on.
 //! 4. More has been read than lay there, so the sender sends at this very time. Where both ends share a CPU it does
 //!    not, and nobody is kept from reading what was sent before. Who has finished sending keeps nobody waiting.
-//! 5. Whatever else tells of an edge without a portion of its own, a set of sets, lifts the limit.
+//! 5. Only the set that has given a portion is sure to tell of the rest. So a connection that is in several sets has
+//!    none, nor has one in a set that others watch; there is no limit any more once a set becomes one of those.
 
 use core::sync::atomic::{
-    AtomicU32,
+    AtomicBool, AtomicU32,
     Ordering::{Acquire, Relaxed, Release},
 };
 
@@ -32,12 +33,15 @@ pub struct Portion {
     left: AtomicU32,
     /// The peer's tail by the marks of the last report.
     tail: AtomicU32,
+    /// Whether the limit was lifted since, perhaps while somebody took from it.
+    lifted: AtomicBool,
 }
 
 impl Portion {
     /// An edge is reported, with so many bytes unread; `tail` is that of its marks.
     pub fn give(&self, unread: u32, tail: u32) {
         self.tail.store(tail, Relaxed);
+        self.lifted.store(false, Relaxed);
         self.left.store(unread.max(BYTES_MIN).saturating_add(SPENT), Release);
     }
 
@@ -60,13 +64,14 @@ impl Portion {
 
     /// There is no limit until the next report.
     pub fn lift(&self) {
+        self.lifted.store(true, Relaxed);
         self.left.store(ALL, Relaxed);
     }
 
     /// Lifts the limit. Whether bytes have come since the last report, by the peer's present tail.
     pub fn end(&self, tail: u32) -> bool {
-        self.lift();
-        tail != self.tail.load(Relaxed)
+        self.left.store(ALL, Relaxed);
+        tail != self.tail.load(Relaxed) && !self.lifted.load(Relaxed)
     }
 }
 
@@ -89,6 +94,10 @@ mod tests {
             assert!(portion.is_spent());
             assert!(portion.end(8) && !portion.is_spent());
         }
+        portion.give(0, 7);
+        portion.lift();
+        portion.left.store(SPENT, Relaxed);
+        assert!(!portion.end(8), "whoever took meanwhile does not bring it back");
         portion.give(u32::MAX, 7);
         portion.take(usize::MAX);
         assert!(portion.is_spent() && !portion.end(7), "nothing has come since: nobody would tell of what is there");

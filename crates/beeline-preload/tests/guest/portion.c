@@ -137,6 +137,7 @@ int main(int count, char **arguments) {
     CHECK(epoll_ctl(set, EPOLL_CTL_ADD, ends[1], &edges) == 0);
     stay_on(cpus[1]);
     (void)arguments;
+    alarm(60);
     if (count > 1) {
         nested(set, cpus[0]);
         return 0;

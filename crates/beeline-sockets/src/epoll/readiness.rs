@@ -3,7 +3,6 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::events::{ARRIVAL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM};
-use super::limits::NESTS_MAX;
 use super::nested::ready;
 use super::set::set_of;
 use super::set::{Entry, Marks, Set};
@@ -75,17 +74,14 @@ impl Marks {
     }
 }
 
-/// Notes that an entry was reported; `marks` if edges count for it.
-pub(super) fn reported(entry: &Entry, desc: &Desc, marks: Option<&Marks>, report: u32) {
+/// Notes that an entry of a set was reported; `marks` if edges count for it. The set is locked.
+pub(super) fn reported(set: &Set, entry: &Entry, desc: &Desc, marks: Option<&Marks>, report: u32) {
     let events = entry.events.load(Relaxed);
     if let Some(marks) = marks {
         entry.seen.report(marks);
-        let is_plain = || desc.side().rcv_lowat() == 0;
-        if desc.is_lane() && report & (EPOLLIN | EPOLLRDNORM) != 0 && is_plain() {
+        if report & (EPOLLIN | EPOLLRDNORM) != 0 && desc.is_lane() && !set.exposed.load(Relaxed) {
             let unread = io::unread_hint(desc, desc.side()).min(desc.lane().ring_bytes());
             desc.portion.give(unread, marks.tail);
-        } else if let Some(inner) = set_of(desc) {
-            lift_portions(inner, 0);
         }
         if desc.is_lane() && (report & EPOLLOUT != 0 || events & EPOLLOUT == 0) {
             entry.seen.report_room(desc.pace.fulls());
@@ -95,18 +91,6 @@ pub(super) fn reported(entry: &Entry, desc: &Desc, marks: Option<&Marks>, report
         entry.fired.store(true, Relaxed);
         desc.pace.hand_out(true);
     }
-}
-
-/// A set was told of as a member of another one: what lies unread in its lanes is no edge of that any more.
-fn lift_portions(set: &Set, depth: u32) {
-    let _guard = set.lock.lock();
-    set.for_each_entry(|_, entry| {
-        let Some(desc) = entry.desc() else { return };
-        match set_of(desc) {
-            Some(inner) if depth < NESTS_MAX => lift_portions(inner, depth + 1),
-            _ => desc.portion.lift(),
-        }
-    });
 }
 
 /// What there is to count of all lanes of a set, added up: changes with each arrival, each change of state, and with

@@ -203,6 +203,7 @@ pub fn expose(desc: &Desc) {
     if !set.exposed.load(Relaxed) {
         let _guard = set.lock.lock();
         set.exposed.store(true, Relaxed);
+        set.for_each_entry(|_, entry| entry.desc().into_iter().for_each(|desc| desc.portion.lift()));
         disband_and_wake(desc.fd.load(Relaxed), set);
         unpark_all(desc.fd.load(Relaxed), set);
     }

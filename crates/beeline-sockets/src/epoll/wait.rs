@@ -376,7 +376,7 @@ impl Call {
             return;
         }
         entry.call.store(self.number, Relaxed);
-        reported(entry, desc, marks, report);
+        reported(set, entry, desc, marks, report);
         self.ours = true;
         self.push(epoll_event { events: report, u64: entry.data.load(Relaxed) });
         let once = entry.events.load(Relaxed) & (EPOLLET | EPOLLONESHOT);

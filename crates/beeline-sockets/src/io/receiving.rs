@@ -145,11 +145,10 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
     fn has_had_its_portion(&self, desc: &Desc, side: &SideState, tail: u32) -> bool {
         let may_block = self.flags & libc::MSG_DONTWAIT == 0 && side.nonblock.load(Relaxed) == 0;
         let is_plain = self.flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) == 0 && side.rcv_lowat() == 0;
-        // Without a set that is told of the rest the call would have to arm.
-        let is_told = desc.entries.load(Relaxed) != 0 && !desc.shared.load(Relaxed);
+        let is_told = desc.entries.load(Relaxed) == 1 && !desc.shared.load(Relaxed);
         let ended = desc.lane().flags(desc.end().peer()) & (lane_flags::FIN | lane_flags::CLOSED) != 0;
         let sends_on = !ended && side.error.load(Relaxed) == 0 && !desc.peer_was_near();
-        desc.portion.end(tail) && self.got == 0 && !may_block && is_plain && is_told && sends_on
+        desc.portion.end(tail) && self.got == 0 && self.total != 0 && !may_block && is_plain && is_told && sends_on
     }
 
     /// Whether to nap once more while another process has the direction.
