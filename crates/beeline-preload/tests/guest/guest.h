@@ -48,15 +48,29 @@ static inline void refuse(int number, int error) {
     CHECK(raw(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, (long)&program, 0, 0) == 0);
 }
 
+/* The calling thread's only CPU from now on. */
+static inline void stay_on(int cpu) {
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    CPU_SET(cpu, &cpus);
+    CHECK(sched_setaffinity(0, sizeof cpus, &cpus) == 0);
+}
+
+/* The first CPUs that this process may use. How many were found: two at most. */
+static inline int first_cpus(int cpus[2]) {
+    cpu_set_t mine;
+    int found = 0;
+    CHECK(sched_getaffinity(0, sizeof mine, &mine) == 0);
+    for (int cpu = 0; cpu < CPU_SETSIZE && found < 2; cpu++)
+        if (CPU_ISSET(cpu, &mine)) cpus[found++] = cpu;
+    return found;
+}
+
 /* The first of the CPUs that this process may use is its only one from now on. */
 static inline void stay_on_one_cpu(void) {
-    cpu_set_t cpus;
-    CHECK(sched_getaffinity(0, sizeof cpus, &cpus) == 0);
-    int first = 0;
-    while (!CPU_ISSET(first, &cpus)) first++;
-    CPU_ZERO(&cpus);
-    CPU_SET(first, &cpus);
-    CHECK(sched_setaffinity(0, sizeof cpus, &cpus) == 0);
+    int cpus[2];
+    CHECK(first_cpus(cpus) > 0);
+    stay_on(cpus[0]);
 }
 
 static inline int is_lane(int fd) {

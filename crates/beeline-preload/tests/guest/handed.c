@@ -12,13 +12,6 @@ enum { ANSWERS = 2000, FEW = ANSWERS / 4, PATIENCE_S = 30, THOUGHT_NS = 700 };
 static int ends[2];
 static long given_back;
 
-static void stay_on(int cpu) {
-    cpu_set_t cpus;
-    CPU_ZERO(&cpus);
-    CPU_SET(cpu, &cpus);
-    CHECK(sched_setaffinity(0, sizeof cpus, &cpus) == 0);
-}
-
 static void *serve(void *cpu) {
     struct epoll_event once = {.events = EPOLLIN | EPOLLONESHOT};
     int set = epoll_create1(0);
@@ -48,16 +41,12 @@ static void think(void) {
 }
 
 int main(void) {
-    cpu_set_t mine;
-    int cpus[2], found = 0;
+    int cpus[2];
     pthread_t thread;
     long best = ANSWERS;
     time_t until = time(NULL) + PATIENCE_S;
 
-    CHECK(sched_getaffinity(0, sizeof mine, &mine) == 0);
-    for (int cpu = 0; cpu < CPU_SETSIZE && found < 2; cpu++)
-        if (CPU_ISSET(cpu, &mine)) cpus[found++] = cpu;
-    if (found < 2) {
+    if (first_cpus(cpus) < 2) {
         puts("one CPU");
         return 0;
     }

@@ -13,13 +13,6 @@ enum { BLOCK = 64 * 1024, BLOCKS = 4096, ROUNDS = 20, LARGE = 300 * 1024 };
 /* The sender's and the reader's. */
 static int ends[2];
 
-static void stay_on(int cpu) {
-    cpu_set_t cpus;
-    CPU_ZERO(&cpus);
-    CPU_SET(cpu, &cpus);
-    CHECK(sched_setaffinity(0, sizeof cpus, &cpus) == 0);
-}
-
 /* The words of a stream are numbers one after the other. */
 static void *send_all(void *cpu) {
     static uint64_t block[BLOCK / 8];
@@ -120,15 +113,11 @@ static void nested(int set, int cpu) {
 }
 
 int main(int count, char **arguments) {
-    cpu_set_t mine;
-    int cpus[2], found = 0, set = epoll_create1(0);
+    int cpus[2], set = epoll_create1(0);
     struct epoll_event edges = {.events = EPOLLIN | EPOLLET};
     long most = 0;
 
-    CHECK(sched_getaffinity(0, sizeof mine, &mine) == 0);
-    for (int cpu = 0; cpu < CPU_SETSIZE && found < 2; cpu++)
-        if (CPU_ISSET(cpu, &mine)) cpus[found++] = cpu;
-    if (found < 2) {
+    if (first_cpus(cpus) < 2) {
         puts("one CPU");
         return 0;
     }
