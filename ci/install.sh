@@ -46,6 +46,8 @@ printf '%s\n' "$files" >"$mould/$list"
 if [ -f "$prefix/$list" ]; then
     comm -23 <(sort "$prefix/$list") "$mould/$list" | (cd "$prefix" && xargs -d '\n' -r rm -f --)
 fi
+# Before the rest: what is interrupted can be removed as well.
+install -D -m 644 "$mould/$list" "$prefix/$list"
 (cd "$mould" && xargs -d '\n' stat -c '%a %n' -- <"$list") | while read -r mode file; do
     case $mode in *[1357]*) mode=755 ;; *) mode=644 ;; esac
     install -D -m "$mode" "$mould/$file" "$prefix/$file"

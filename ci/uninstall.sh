@@ -6,7 +6,7 @@ export LC_ALL=C
 prefix=$1
 list=share/beeline/installed
 if [ ! -f "$prefix/$list" ]; then
-    echo "Nothing was installed to $prefix: there is no $prefix/$list." >&2
+    echo "There is no $prefix/$list, which make install leaves: install once more what an older release has installed." >&2
     exit 1
 fi
 cd "$prefix"

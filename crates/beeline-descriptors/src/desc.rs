@@ -96,6 +96,7 @@ pub struct Desc {
     pub bridged: AtomicBool,
     /// What calls have seen lately.
     pub pace: Pace,
+    /// What is read after an edge before others have their turn.
     pub portion: Portion,
     /// How long messages are copied.
     pub bulk: crate::bulk::Bulk,

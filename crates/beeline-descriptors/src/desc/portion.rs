@@ -5,8 +5,8 @@
 //! the others of its set wait.
 //!
 //! 1. A report by an edge gives a portion: what lies unread then, and [`BYTES_MIN`] at least.
-//! 2. Reads take from it. Once it is spent, one call that must not block is told that there is nothing, as if
-//!    what lies there had come a moment later. Then there is no limit until the next report.
+//! 2. Reads take from it. Once it is spent, one call that must not block is told that there is nothing, as if what lies
+//!    there had come a moment later. Then there is no limit until the next report.
 //! 3. So that nobody waits for what is there: that call looks whether bytes have come since the marks of that report
 //!    were taken. If so they are an edge of their own, which the next wait tells of; if not, it reads on.
 //! 4. More has been read than lay there, so the sender sends at this very time. Where both ends share a CPU it does
@@ -68,7 +68,8 @@ impl Portion {
         self.left.store(ALL, Relaxed);
     }
 
-    /// Lifts the limit. Whether bytes have come since the last report, by the peer's present tail.
+    /// It is spent: there is no limit until the next report. Whether bytes have come since the last one, by the peer's
+    /// present tail.
     pub fn end(&self, tail: u32) -> bool {
         self.left.store(ALL, Relaxed);
         tail != self.tail.load(Relaxed) && !self.lifted.load(Relaxed)

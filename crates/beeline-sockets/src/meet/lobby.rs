@@ -14,7 +14,7 @@
 //!    speak, comes out of an account that fills by a [`CHARGE`]th of the time and holds one wait. Both together, nobody
 //!    has more than an eighth of the server's time.
 //! 3. Then the client is put into the *lobby* ([`park`]): its anchor goes into a small epoll set of the listener, whose
-//!    readability counts as the listener's. The set exists as long as the door is open, so every thread that waits for
+//!    readability counts as the listener's. The set is there while the door is served, so every thread that waits for
 //!    the listener waits for all clients in the lobby, whoever put them there.
 //! 4. The lobby has room for [`PENDING_MAX`]. When it is full, the oldest client of the user who has most there goes.
 //! 5. The lobby is this process's, while in TCP's queue anybody who shares the listener could serve a client. One of a
