@@ -6,7 +6,8 @@ set -euo pipefail
 declare -A packages=(
     [build]="gcc libc6-dev pkg-config libfabric-dev libhwloc-dev libudev-dev"
     [test]="gcc libc6-dev liburing-dev strace valgrind python3 redis-server redis-tools iperf3 memcached nginx-light curl procps iproute2
-        python3.11 libpython3.11-testsuite openbsd-inetd netcat-openbsd socat rsync haproxy stunnel4 openssl openssh-server openssh-client nftables"
+        python3.11 libpython3.11-testsuite openbsd-inetd netcat-openbsd socat rsync haproxy stunnel4 openssl openssh-server openssh-client nftables
+        dpkg-dev python3-yaml"
     [demo]="redis-server redis-tools iperf3 netpipe-tcp sockperf procps"
     # A Debian package: `make deb`.
     [deb]="dpkg-dev lintian python3-yaml"

@@ -24,6 +24,8 @@ step "random sequences: the kernel is the oracle" target/release/semantics rando
 step "a fault for each of some connections" target/release/semantics faults --seed 1 --connections 2000 \
     --library target/release/libbeeline.so
 step "installed, used and removed" tests/install/run.sh
+step "the Debian package" ci/deb.sh
+step "the package installed, used and purged, and the examples for containers" tests/deb/run.py
 step "real programs" tests/apps/run.sh
 step "more programs, and tests of others" tests/compat/run.py --fast
 step "the bridge, between network namespaces" tests/bridge/run.py

@@ -147,7 +147,9 @@ def examples():
             assert {mount["name"] for mount in container["volumeMounts"]} <= volumes, container["name"]
     [program] = pod["containers"]
     mounts = {mount["mountPath"]: mount for mount in program["volumeMounts"]}
-    assert mounts["/run/beeline-agent"]["readOnly"] and mounts["/opt/beeline"]["readOnly"]
+    for path in ("/run/beeline-agent", "/opt/beeline/beeline", "/opt/beeline/libbeeline.so"):
+        assert mounts[path]["readOnly"], path
+    assert program["command"][0] in mounts, "it is started by what is mounted"
     assert "add" not in program["securityContext"]["capabilities"], "programs need no capability"
     selector = kinds["DaemonSet"]["spec"]["selector"]["matchLabels"]
     assert selector == kinds["DaemonSet"]["spec"]["template"]["metadata"]["labels"]

@@ -16,6 +16,7 @@
 //! 4. Closing the last fd makes the kind `Closed`. When the last pin is gone, too, the lane is given back and the
 //!    description returns to its slab.
 
+mod connectable;
 mod draft;
 mod guards;
 mod keepers;
@@ -42,6 +43,7 @@ use crate::side::{SideState, state};
 use crate::slab::{Slab, Stable};
 use crate::wait::SpinState;
 
+pub use connectable::{Connectable, ConnectableCell};
 pub use draft::Draft;
 pub use guards::{RxGuard, TxGuard, Unlocked};
 pub use keepers::Keepers;

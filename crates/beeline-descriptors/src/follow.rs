@@ -31,7 +31,6 @@ use core::sync::atomic::{
 };
 
 use beeline_shm::sys::{self};
-use beeline_stats::Reason;
 
 use crate::control::{self, Control, ONE};
 use crate::desc::Desc;
@@ -150,7 +149,7 @@ fn replace(fd: i32, desc: &'static Desc, socket: Option<i32>) {
         let _both = desc.lock_both();
         match socket {
             Some(socket) if table::put_under(fd, desc, socket) => {
-                desc.draft.blocked_by.store(Reason::ConnectPending as u16 + 1, Relaxed);
+                desc.draft.connectable.settle();
                 desc.mark_tcp();
             }
             _ => desc.mark_orphan(),

@@ -31,6 +31,7 @@ pub mod lock;
 pub mod outcome;
 pub mod proc;
 pub mod process;
+pub mod reason_cell;
 pub mod signals;
 pub mod slab;
 pub mod stats;

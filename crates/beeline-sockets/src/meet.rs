@@ -73,7 +73,6 @@ use beeline_meeting::{brief, claims, greeting, hello_io, lookup, pool, ports, re
 
 pub(crate) use accept::accept;
 pub(crate) use connect::connect;
-pub(crate) use connecting::BUSY;
 pub(crate) use counted::{accept4 as accept4_counted, connect as connect_counted};
 pub(crate) use fork::{purge_pools, purge_pools_again, reset_after_fork};
 pub use lane::begin_bare;

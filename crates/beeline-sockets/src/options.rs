@@ -30,8 +30,7 @@ const SMALL_BUFFER: i32 = 8192;
 /// Keeps a socket that is not connected yet on TCP, also if another thread is connecting it: that one finds it, if it
 /// has no lane yet. The first reason counts.
 pub fn block(desc: &Desc, reason: Reason) {
-    let unblocked = |seen: u16| (seen == 0 || seen == meet::BUSY).then_some(reason as u16 + 1);
-    let _ = desc.draft.blocked_by.fetch_update(Relaxed, Relaxed, unblocked);
+    desc.draft.connectable.block(reason);
 }
 
 /// Runs `f` with a TCP socket of `family` that exists for that long only, out of the way of the app's numbers. No lock
@@ -162,6 +161,10 @@ unsafe fn is_off(level: i32, name: i32, value: *const u8, length: u32) -> bool {
         0 => true,
         // SAFETY: the caller guarantees that there is a byte.
         _ if (level, name) == (libc::SOL_SOCKET, libc::SO_BINDTODEVICE) => unsafe { value.read() == 0 },
+        // SAFETY: the same; the kernel reads four of them.
+        4.. if (level, name) == (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => unsafe {
+            value.cast::<i32>().read_unaligned() < 0
+        },
         // SAFETY: the caller guarantees that there are four.
         4 => unsafe { value.cast::<i32>().read_unaligned() == 0 },
         _ => false,

@@ -1,7 +1,8 @@
 //! What was set on a socket before it became a connection.
 
-use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use super::ConnectableCell;
 use crate::kernel;
 use crate::side::{OptionValue, store_option};
 
@@ -16,8 +17,8 @@ pub struct Draft {
     pub rcv_lowat: AtomicU32,
     /// `SO_LINGER`, as in the side.
     pub linger: AtomicU32,
-    /// The first reason why this socket must stay on TCP, as `Reason as u16 + 1`; 0 for none.
-    pub blocked_by: AtomicU16,
+    /// Who connects the socket, or what keeps it on TCP.
+    pub connectable: ConnectableCell,
     /// The socket has an owner (`F_SETOWN`).
     pub owned: AtomicBool,
     /// `bind` was called, in vain perhaps.
@@ -41,7 +42,7 @@ impl Draft {
         self.linger.store(0, Relaxed);
         self.owned.store(false, Relaxed);
         self.bound.store(false, Relaxed);
-        self.blocked_by.store(0, Relaxed);
+        self.connectable.clear();
         self.options.iter().for_each(|option| option.key.store(0, Relaxed));
     }
 }

@@ -167,7 +167,7 @@ fn switch(fd: i32, desc: &'static Desc, pair: &Pair, attendance: Attendance) -> 
     desc.shared.store(true, Relaxed);
     table::put_under(fd, desc, pair.app);
     meet::spoil_lane(desc);
-    desc.draft.blocked_by.store(Reason::ConnectPending as u16 + 1, Relaxed);
+    desc.draft.connectable.settle();
     desc.mark_tcp();
     drop((tx, rx));
     Ok(())

@@ -228,7 +228,7 @@ fn accept_nonblocking(
 fn likely_over_tcp(listener: &Listener) -> bool {
     let take_one = |left: u32| left.checked_sub(1);
     // A door that is being left is closed by whoever finds it empty.
-    listener.leaving.load(Relaxed) == 0 && listener.tcp_run.fetch_update(Relaxed, Relaxed, take_one).is_ok()
+    !listener.is_leaving() && listener.tcp_run.fetch_update(Relaxed, Relaxed, take_one).is_ok()
 }
 
 /// All queues were looked at, and these had somebody at once.
@@ -258,7 +258,7 @@ fn accept_blocking(
     }
     let door_first = listener.turn.fetch_add(1, Relaxed) & 1 == 0;
     // A door that is being left is closed by whoever finds it empty.
-    if listener.leaving.load(Relaxed) != 0
+    if listener.is_leaving()
         && let Some(accepted) = from_door(desc, listener, flags, peer)?
     {
         return Ok(accepted);

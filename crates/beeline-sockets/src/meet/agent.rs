@@ -10,7 +10,6 @@ mod enroll;
 mod server;
 
 use core::net::SocketAddr;
-use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::flags;
 use beeline_stats::tunables::rules::Body;
@@ -42,7 +41,7 @@ pub(super) enum Made {
 /// Whether clients from other namespaces may have lanes: under the conditions that hold for those at the door.
 fn may_serve(listener: &Listener) -> bool {
     let is_at_door = listener.door.get().is_some() && listener.serves();
-    is_at_door && listener.leaving.load(Relaxed) == 0 && crate::config().policy != Policy::Strict
+    is_at_door && !listener.is_leaving() && crate::config().policy != Policy::Strict
 }
 
 /// Whether the TCP connection below a lane was cut, so that the lane has to end ("When a filter changes later").

@@ -1,7 +1,5 @@
 //! Who has come to a listener: its two queues, looked at, spun for and waited for.
 
-use core::sync::atomic::Ordering::Relaxed;
-
 use beeline_stats::Counter;
 use beeline_stats::tunables::{Wait, option};
 
@@ -17,7 +15,7 @@ use crate::{Errno, kernel, stats};
 /// vain takes several times as long as this.
 pub(super) fn look(fd: i32, listener: &'static Listener) -> (bool, bool) {
     // A door that is being left is closed by whoever finds it empty.
-    let leaving = listener.leaving.load(Relaxed) != 0;
+    let leaving = listener.is_leaving();
     let mut fds = NOBODY;
     let count = fill(fd, &mut fds, |hidden| held(listener, hidden));
     if count == 1 {

@@ -7,7 +7,6 @@ use beeline_lane::{BEGIN_ARMED, End, LaneMemory, offer};
 use beeline_stats::Reason;
 use beeline_wire::ConnName;
 
-use super::door;
 use super::pool::{self, Offer, PooledLane};
 use crate::desc::Desc;
 use crate::kernel;
@@ -45,7 +44,7 @@ pub(super) fn arm_server(memory: LaneMemory) {
 /// # Errors
 /// What keeps the socket on TCP since then.
 pub(super) fn catch_up(desc: &Desc, side: &SideState) -> Result<(), Reason> {
-    if let Some(reason) = door::blocked_by(desc) {
+    if let Some(reason) = desc.draft.connectable.reason() {
         return Err(reason);
     }
     super::lane::carry_draft(&desc.draft, side);
@@ -140,16 +139,15 @@ impl Drop for Holder {
 
 #[cfg(test)]
 mod tests {
-    use super::super::connecting::BUSY;
     use super::*;
-    use crate::desc::{DESCS, Kind};
+    use crate::desc::{Connectable, DESCS, Kind};
     use crate::options;
 
     #[test]
     fn what_is_set_while_another_thread_connects_reaches_the_lane_or_keeps_the_socket_on_tcp() {
         let desc = DESCS.take().unwrap();
         desc.begin(Kind::Tcp, -1, libc::AF_INET as u32, crate::forks());
-        desc.draft.blocked_by.store(BUSY, Relaxed);
+        assert!(desc.draft.connectable.claim(Connectable::Free));
         let side = pool::side().unwrap();
         desc.draft.rcv_timeout_ns.store(7, Relaxed);
         assert_eq!(catch_up(desc, side.state), Ok(()));

@@ -1,24 +1,18 @@
 //! Which thread connects a socket, and whether there still is that socket.
 //!
-//! 1. One thread at a time connects a socket: the one that has put [`BUSY`] in the draft's place of what blocks it.
+//! 1. One thread at a time connects a socket: the one that has claimed it ([`Connectable::Claimed`]).
 //! 2. It holds no lock while it waits, so another thread may close the number meanwhile. The number may lead to another
 //!    socket then, and that may have the same description. So who connects knows which use of the description he has
 //!    claimed, and puts a lane under the number only if all is as it was, under `changing_of` or a whole change.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_stats::Reason;
 
-use super::{door, lookup};
-use crate::desc::{Desc, Kind};
+use super::lookup;
+use crate::desc::{Connectable, Desc, Kind};
 use crate::{kernel, process, table};
 use beeline_meeting::paths::Ticket;
-
-/// `draft.blocked_by` while a thread connects the socket, and nothing keeps it on TCP: another thread may put a reason
-/// there.
-pub(crate) const BUSY: u16 = u16::MAX;
-/// `draft.blocked_by` once the kernel has been asked to connect.
-const SETTLED: u16 = Reason::ConnectPending as u16 + 1;
 
 /// A socket that this thread connects.
 #[derive(Clone, Copy)]
@@ -39,7 +33,7 @@ impl Connecting {
     /// Whether the number still leads to the socket, which is to be connected yet. A hint unless the caller holds
     /// `changing::changing` or [`crate::close::changing_of`].
     pub(super) fn still(&self) -> bool {
-        let is_claimed = !matches!(self.desc.draft.blocked_by.load(Relaxed), 0 | SETTLED);
+        let is_claimed = !matches!(self.desc.draft.connectable.get(), Connectable::Free | Connectable::Settled);
         self.is_there() && self.desc.kind() == Kind::Tcp && is_claimed
     }
 
@@ -77,7 +71,7 @@ impl Connecting {
         if !table::may_be_put_under(self.fd, self.desc, given) {
             return Some(Reason::DescriptorsShort);
         }
-        door::blocked_by(self.desc)
+        self.desc.draft.connectable.reason()
     }
 
     /// Whether the number still leads to the socket.
@@ -90,26 +84,23 @@ impl Connecting {
 pub(super) fn claim(fd: i32, desc: &'static Desc) -> Claim {
     // If another use begins before the claim, that is seen later.
     let ours = Connecting { fd, desc, begun: desc.begun() };
-    let word = &desc.draft.blocked_by;
-    let seen = match word.compare_exchange(0, BUSY, Acquire, Relaxed) {
-        Ok(_) => return Claim::Ours(ours),
-        Err(seen) => seen,
-    };
-    match seen {
-        BUSY => Claim::Settled,
+    let cell = &desc.draft.connectable;
+    if cell.claim(Connectable::Free) {
+        return Claim::Ours(ours);
+    }
+    match cell.get() {
+        Connectable::Blocked(reason) => Claim::Blocked(reason),
         // A blocking attempt has failed, and the program tries once more on the same socket.
-        SETTLED if !desc.has_lane() && is_closed(fd) => match word.compare_exchange(SETTLED, BUSY, Acquire, Relaxed) {
-            Ok(_) => Claim::Ours(ours),
-            Err(_) => Claim::Settled,
-        },
-        SETTLED => Claim::Settled,
-        _ => Claim::Blocked(door::blocked_by(desc).unwrap_or(Reason::Internal)),
+        Connectable::Settled if !desc.has_lane() && is_closed(fd) && cell.claim(Connectable::Settled) => {
+            Claim::Ours(ours)
+        }
+        Connectable::Free | Connectable::Claimed | Connectable::Settled => Claim::Settled,
     }
 }
 
 /// The kernel connects the socket, for good.
 pub(super) fn leave_to_kernel(desc: &Desc) {
-    desc.draft.blocked_by.store(SETTLED, Relaxed);
+    desc.draft.connectable.settle();
 }
 
 /// Whether a blocking TCP socket is not connected, nor about to be.

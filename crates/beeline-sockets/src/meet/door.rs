@@ -53,14 +53,14 @@ pub(super) fn make(fd: i32, desc: &'static Desc, listener: &'static Listener) {
     match try_make(fd, desc, listener) {
         Ok(door) => {
             listener.door.set(Some(door));
-            listener.doorless.store(0, Relaxed);
+            listener.doorless.set(None);
         }
         Err(reason) => listener.set_doorless(reason),
     }
 }
 
 fn try_make(fd: i32, desc: &'static Desc, listener: &'static Listener) -> Result<i32, Reason> {
-    if let Some(blocked) = blocked_by(desc) {
+    if let Some(blocked) = desc.draft.connectable.reason() {
         return Err(blocked);
     }
     if crate::config().policy == beeline_stats::tunables::Policy::Strict {
@@ -104,12 +104,6 @@ fn try_make(fd: i32, desc: &'static Desc, listener: &'static Listener) -> Result
 /// Whether an option, at the moment, or a rule wants the listener's connections to go over TCP.
 fn is_switched_off(listener: &Listener) -> bool {
     !may_begin() || process::rules().path_of_listener(listener.local.get()) == Path::Tcp
-}
-
-/// The option that keeps a socket off lanes, if there is one.
-pub(super) fn blocked_by(desc: &Desc) -> Option<Reason> {
-    let index = desc.draft.blocked_by.load(Relaxed).checked_sub(1)?;
-    Reason::ALL.get(usize::from(index)).copied()
 }
 
 fn reason_of(errno: Errno) -> Reason {
@@ -186,7 +180,7 @@ pub(super) fn open_for_poll(desc: &'static Desc, listener: &'static Listener) {
 /// program that only watched the listener until now accepts.
 #[cold]
 fn make_again(desc: &'static Desc, listener: &'static Listener, accepts: bool) {
-    let Some(reason) = listener.doorless_because() else { return };
+    let Some(reason) = listener.doorless.get() else { return };
     // One of a crowd that gave up where all sleep stays without a door: others may have, too, and one alone with a door
     // would share TCP's queue with some that take no turns.
     let had_no_number = reason == Reason::DescriptorsShort;
@@ -275,7 +269,7 @@ pub(super) fn fit_to_numbers(listener: &Listener, number: i32) {
     let narrow = u32::from(places.is_some()).saturating_mul(backlog.cast_unsigned().saturating_add(1));
     let _guard = listener.lock.lock();
     if let Some(door) = listener.door.get()
-        && listener.leaving.load(Relaxed) == 0
+        && !listener.is_leaving()
         && listener.narrow.swap(narrow, Relaxed) != narrow
     {
         let _ = kernel::listen(door, backlog);

@@ -367,7 +367,7 @@ fn become_tcp(fd: i32, desc: &'static Desc, tcp: i32) -> bool {
     }
     offers::remove(desc);
     // One lane in the life of a description: the next connection is the kernel's.
-    desc.draft.blocked_by.store(Reason::ConnectPending as u16 + 1, Relaxed);
+    desc.draft.connectable.settle();
     desc.mark_tcp();
     true
 }

@@ -32,6 +32,7 @@ use crate::fd_cell::FdCell;
 use crate::lock::Lock;
 use crate::lock::shared::SharedLock;
 use crate::operations::FURTHER_FDS;
+use crate::reason_cell::ReasonCell;
 use crate::side::Address;
 use crate::slab::{Slab, Stable};
 use crate::{process, stats, table};
@@ -78,8 +79,8 @@ pub struct Listener {
     pub(super) tried_ns: AtomicU64,
     /// How long to wait after that, if the name was taken.
     pub(super) retry_ns: AtomicU64,
-    /// Why there is no door, as `Reason as u16 + 1`; 0 when there is one.
-    pub(super) doorless: AtomicU32,
+    /// Why there is no door, if there is none.
+    pub(super) doorless: ReasonCell,
     /// When the app was first told of a client since it has accepted last; 0 if it was not.
     pub(super) told_ns: AtomicU64,
     /// Whether a client of this very process was closed or shared while it waited at the door.
@@ -92,8 +93,8 @@ pub struct Listener {
     pub(super) place: AtomicU32,
     /// When it was announced to the agent last.
     pub(super) announced_ns: AtomicU64,
-    /// Why nobody is let in at the door any more, as `Reason as u16 + 1`; 0 mostly. See [`super::retreat`].
-    pub(super) leaving: AtomicU32,
+    /// Why nobody is let in at the door any more, if nobody is. See [`super::retreat`].
+    pub(super) leaving: ReasonCell,
     /// Counts accepts that look at both queues: door and TCP's take turns in being asked first.
     pub(super) turn: AtomicU32,
     /// Clients taken from the lobby in a row.
@@ -149,11 +150,11 @@ impl Listener {
         self.born.store(crate::forks(), Relaxed);
         self.tried_ns.store(0, Relaxed);
         self.retry_ns.store(0, Relaxed);
-        self.doorless.store(0, Relaxed);
+        self.doorless.set(None);
         self.told_ns.store(0, Relaxed);
         self.visited.store(0, Relaxed);
         self.told.store(0, Relaxed);
-        self.leaving.store(0, Relaxed);
+        self.leaving.set(None);
         self.from_lobby.store(0, Relaxed);
         self.spoken.set(None);
         self.tcp_run.store(0, Relaxed);
@@ -225,20 +226,18 @@ impl Listener {
         self.shared_state().map_or(&self.open, |share| &share.open).load(Relaxed) != 0
     }
 
+    /// Whether nobody is let in at the door any more.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving.get().is_some()
+    }
+
     pub(super) fn set_open(&self, open: bool) {
         self.shared_state().map_or(&self.open, |share| &share.open).store(u32::from(open), Relaxed);
     }
 
-    /// Why there is no door.
-    pub(super) fn doorless_because(&self) -> Option<Reason> {
-        let index = self.doorless.load(Relaxed).checked_sub(1)?;
-        Reason::ALL.get(index as usize).copied()
-    }
-
     /// Notes why there is no door; counted once for each new reason.
     pub(super) fn set_doorless(&self, reason: Reason) {
-        let value = (reason as u32).saturating_add(1);
-        if self.doorless.swap(value, Relaxed) != value {
+        if self.doorless.replace(Some(reason)) != Some(reason) {
             stats::fell_back(Role::Server, reason);
         }
     }

@@ -160,7 +160,7 @@ pub fn leave_doors(reason: Reason) {
 
 /// An option may have been set on a listener that keeps it on TCP: it has no door from now on.
 pub fn leave_door_if_blocked(desc: &'static Desc) {
-    if let (Some(listener), Some(reason)) = (Listener::of(desc), door::blocked_by(desc)) {
+    if let (Some(listener), Some(reason)) = (Listener::of(desc), desc.draft.connectable.reason()) {
         let _changing = changing::changing();
         door::leave_door(listener, reason);
     }

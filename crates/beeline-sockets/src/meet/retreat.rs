@@ -68,7 +68,7 @@ pub(super) fn begin_now(listener: &'static Listener, reason: Reason) -> bool {
         return false;
     }
     lobby::give_up_kept(&listener.lobby);
-    if listener.leaving.swap((reason as u32).saturating_add(1), Relaxed) == 0 {
+    if listener.leaving.replace(Some(reason)).is_none() {
         let _ = kernel::shutdown(open, libc::SHUT_RD);
     }
     true
@@ -76,7 +76,7 @@ pub(super) fn begin_now(listener: &'static Listener, reason: Reason) -> bool {
 
 /// The door's queue was found empty: closes the door if nobody is let in any more. No epoll set may be locked.
 pub(super) fn if_empty(desc: &'static Desc, listener: &'static Listener) {
-    if listener.leaving.load(Relaxed) != 0 {
+    if listener.is_leaving() {
         finish(desc, listener);
     }
 }
@@ -84,7 +84,7 @@ pub(super) fn if_empty(desc: &'static Desc, listener: &'static Listener) {
 #[cold]
 fn finish(desc: &'static Desc, listener: &'static Listener) {
     let guard = listener.lock.lock();
-    let Some(index) = listener.leaving.swap(0, Relaxed).checked_sub(1) else { return };
+    let Some(reason) = listener.leaving.replace(None) else { return };
     let door = listener.door.get();
     if let Some(door) = door {
         // Nobody else serves it, but others may hold it, and with it the clients that are still there.
@@ -95,7 +95,7 @@ fn finish(desc: &'static Desc, listener: &'static Listener) {
     door::close(listener, false);
     listener.set_open(false);
     listener.tried_ns.store(kernel::now_ns(), Relaxed);
-    listener.set_doorless(Reason::ALL.get(index as usize).copied().unwrap_or(Reason::Internal));
+    listener.set_doorless(reason);
     drop(guard);
     if let Some(door) = door {
         // Another process may keep its file open, so the sets do not forget it by themselves.
@@ -118,7 +118,7 @@ pub(super) fn give_up_descriptors() -> bool {
             !listener.serves() && listener.shared_state().is_some_and(|share| share.servers.load(Relaxed) != 0);
         if listener.door.get().is_some_and(|door| is_served_elsewhere || nobody_waits(door)) {
             door::close(listener, false);
-            listener.leaving.store(0, Relaxed);
+            listener.leaving.set(None);
             listener.set_doorless(Reason::DescriptorsShort);
             any = true;
         }

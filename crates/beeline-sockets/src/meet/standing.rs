@@ -186,7 +186,7 @@ pub(super) fn park(lane: &'static PooledLane) -> bool {
     // Whoever has it may be about to give all of them up; nothing is waited for here.
     let Some(_guard) = listener.lock.try_lock() else { return false };
     let is_same = listener.cookie.load(Relaxed) == lane.cookie.load(Relaxed) && listener.serves();
-    if !is_same || listener.leaving.load(Relaxed) != 0 {
+    if !is_same || listener.is_leaving() {
         return false;
     }
     seats::place(listener, lane);

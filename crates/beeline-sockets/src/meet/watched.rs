@@ -34,7 +34,7 @@ const QUEUE_MAX: usize = 8192;
 /// The app is about to be told of a client that may be at the door. Whether this process leaves the door instead.
 pub(super) fn leaves_it(desc: &'static Desc, listener: &'static Listener) -> bool {
     // A door that is left because of a limit is readable until `accept` has closed it.
-    if listener.leaving.load(Relaxed) != 0 {
+    if listener.is_leaving() {
         return false;
     }
     let now_ns = kernel::now_ns();
@@ -63,7 +63,7 @@ pub(super) fn is_told(listener: &Listener) {
 /// This process serves the door no more.
 pub(super) fn give_up(desc: &'static Desc, listener: &'static Listener) {
     let _changing = changing::changing();
-    if listener.leaving.load(Relaxed) != 0 {
+    if listener.is_leaving() {
         retreat::if_empty(desc, listener);
         return;
     }

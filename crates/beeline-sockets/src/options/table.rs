@@ -118,6 +118,7 @@ pub(super) const TABLE: &[(i32, i32, Class)] = &[
     (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW, Class::Blocking(OPTION)),
     (libc::SOL_SOCKET, SO_TIMESTAMPING_NEW, Class::Blocking(OPTION)),
     (libc::SOL_SOCKET, libc::SO_TXTIME, Class::Blocking(OPTION)),
+    (libc::SOL_SOCKET, libc::SO_PEEK_OFF, Class::Blocking(OPTION)),
     (libc::IPPROTO_TCP, libc::TCP_NODELAY, Class::Switch),
     (libc::IPPROTO_TCP, libc::TCP_CORK, Class::Switch),
     (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, Class::Range(1, 32767)),

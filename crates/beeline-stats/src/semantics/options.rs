@@ -114,6 +114,7 @@ pub const OPTIONS: &[OptionRow] = &[
     option(SOCKET, 64, &["SO_TIMESTAMPNS_NEW"], UNSUPPORTED, "", REFUSED),
     option(SOCKET, 65, &["SO_TIMESTAMPING_NEW"], UNSUPPORTED, "", REFUSED),
     option(SOCKET, 61, &["SO_TXTIME"], UNSUPPORTED, "", REFUSED),
+    option(SOCKET, 42, &["SO_PEEK_OFF"], UNSUPPORTED, "", &["options/peek_offset", "options/peek_offset_set_late"]),
     option(TCP, 1, &["TCP_NODELAY"], Accelerated, "Nothing is ever delayed.", &["options/nodelay_and_cork"]),
     option(
         TCP,

@@ -20,6 +20,9 @@ pub const GROUP: Group = Group {
         Case::new("small_buffers", FAMILY, small_buffers).on_any_path(),
         Case::new("send_buffer_set_late", ONCE, send_buffer_set_late)
             .deviates("SO_SNDBUF set on a connection does not limit what is on its way: a ring holds 4 MiB"),
+        Case::new("peek_offset", FAMILY, peek_offset).on_any_path(),
+        Case::new("peek_offset_set_late", ONCE, peek_offset_set_late)
+            .deviates("SO_PEEK_OFF cannot be switched on once a connection is a lane: ENOPROTOOPT"),
         Case::new("low_water_mark", FAMILY, low_water_mark),
         Case::new("low_water_mark_for_readiness", FAMILY, low_water_mark_for_readiness),
         Case::new("busy_polling", FAMILY, busy_polling),
@@ -179,6 +182,34 @@ fn send_buffer_set_late(v: Variant) {
     set_option(client, SOCKET, libc::SO_SNDBUF, "SO_SNDBUF", 4096);
     let sent = fill_firmly(client, 1);
     trace!("stopped before 1 MiB: {}", sent < 1 << 20);
+}
+
+/// Reads the rest of each peek, and what is left then. Linux has it for TCP since 6.9.
+fn peeks_on(reader: Fd) {
+    for flags in [libc::MSG_PEEK, libc::MSG_PEEK, 0, libc::MSG_PEEK, 0] {
+        recv(reader, 2, flags);
+    }
+    option(reader, SOCKET, libc::SO_PEEK_OFF, "SO_PEEK_OFF");
+}
+
+fn peek_offset(v: Variant) {
+    let listener = v.listener();
+    let client = v.client();
+    set_option(client, SOCKET, libc::SO_PEEK_OFF, "SO_PEEK_OFF", 1);
+    connect(client, &v.address_of(listener));
+    let server = accept(listener, "server");
+    send(server, b"abcdefgh", 0);
+    await_queued(client, 8);
+    peeks_on(client);
+}
+
+fn peek_offset_set_late(v: Variant) {
+    let (client, server) = v.pair();
+    send(server, b"abcdefgh", 0);
+    await_queued(client, 8);
+    set_option(client, SOCKET, libc::SO_PEEK_OFF, "SO_PEEK_OFF", -1);
+    set_option(client, SOCKET, libc::SO_PEEK_OFF, "SO_PEEK_OFF", 1);
+    peeks_on(client);
 }
 
 /// Options whose value is a text or a header are off when it is empty, and may be switched off on any socket.

@@ -1,0 +1,59 @@
+//! Reasons that static data hold.
+
+use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
+
+use beeline_stats::Reason;
+
+/// A reason in an atomic; none when zeroed.
+#[derive(Default)]
+#[repr(transparent)]
+pub struct ReasonCell(AtomicU16);
+
+impl ReasonCell {
+    /// The reason.
+    #[must_use]
+    pub fn get(&self) -> Option<Reason> {
+        decode(self.0.load(Relaxed))
+    }
+
+    /// Holds this one, or none, from now on.
+    pub fn set(&self, reason: Option<Reason>) {
+        self.0.store(encode(reason), Relaxed);
+    }
+
+    /// Holds this one, or none, from now on; returns what was held.
+    pub fn replace(&self, reason: Option<Reason>) -> Option<Reason> {
+        decode(self.0.swap(encode(reason), Relaxed))
+    }
+}
+
+/// The number of a reason plus one; 0 for none.
+#[must_use]
+pub const fn encode(reason: Option<Reason>) -> u16 {
+    match reason {
+        Some(reason) => reason as u16 + 1,
+        None => 0,
+    }
+}
+
+/// The reason in a word that [`encode`] has made; none in any other.
+#[must_use]
+pub fn decode(word: u16) -> Option<Reason> {
+    Reason::from_number(word.checked_sub(1)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_is_held_and_none() {
+        let cell = ReasonCell::default();
+        assert_eq!(cell.get(), None);
+        for &reason in Reason::ALL {
+            assert_eq!(cell.replace(Some(reason)), None);
+            assert_eq!(cell.replace(None), Some(reason));
+        }
+        assert_eq!(decode(u16::MAX), None);
+    }
+}
