@@ -278,6 +278,8 @@ impl Desc {
 
     /// Makes a lane an anchor of no use. Both locks are held; the lane stays mapped until the end.
     pub(crate) fn mark_orphan(&self) {
+        // From now on this says whether the peer was told ([`crate::orphan`]).
+        self.shared.store(false, Relaxed);
         self.kind.store(Kind::Orphan as u32, Release);
     }
 

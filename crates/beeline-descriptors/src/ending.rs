@@ -99,11 +99,11 @@ pub fn tells_of_end(desc: &Desc, revents: i16) -> bool {
 /// Ends a connection whose peer did something impossible, for this end and visibly for the peer. No lock may be held.
 #[cold]
 pub fn poison(desc: &'static Desc, poison: Poison) {
-    // The number may be another's by now, unless the lock is held.
-    let _ = desc.glance(|| poison_locked(desc, poison));
+    with_nobody_sending(desc, || poison_locked(desc, poison));
 }
 
-/// [`poison`] for one who holds a lock of the lane.
+/// [`poison`] for one who holds a lock of the lane. If that is not the one for sending, a send that is under way may
+/// undo what the peer is told by flags; it is told by the shut anchor, too.
 #[cold]
 pub(crate) fn poison_locked(desc: &'static Desc, poison: Poison) {
     let side = desc.side();
@@ -111,31 +111,39 @@ pub(crate) fn poison_locked(desc: &'static Desc, poison: Poison) {
         return;
     }
     stats::poisoned(poison);
-    reset(side, libc::ECONNRESET);
-    let lane = desc.lane();
-    let end = desc.end();
-    lane.set_flags(end, lane.flags(end) & flags::TAKEN | flags::CLOSED | flags::RESET);
-    let _ = kernel::shutdown(desc.fd.load(Relaxed), libc::SHUT_RDWR);
+    abort_locked(desc, libc::ECONNRESET);
 }
 
 /// Ends a connection from outside: what is in the rings is lost, as when TCP gives a connection up. No lock may be
 /// held.
 #[cold]
 pub fn cut(desc: &'static Desc, errno: i32) {
-    // The number may be another's by now, unless the lock is held.
-    let _ = desc.glance(|| {
-        reset(desc.side(), errno);
-        let (lane, end) = (desc.lane(), desc.end());
-        lane.set_flags(end, lane.flags(end) & flags::TAKEN | flags::CLOSED | flags::RESET);
-        let _ = kernel::shutdown(desc.fd.load(Relaxed), libc::SHUT_RDWR);
-    });
+    with_nobody_sending(desc, || abort_locked(desc, errno));
+}
+
+/// The connection is over at both ends, for this one with `errno`. The caller holds a lock of the lane.
+fn abort_locked(desc: &Desc, errno: i32) {
+    reset(desc.side(), errno);
+    let (lane, end) = (desc.lane(), desc.end());
+    lane.set_flags(end, lane.flags(end) & flags::TAKEN | flags::CLOSED | flags::RESET);
+    let _ = kernel::shutdown(desc.fd.load(Relaxed), libc::SHUT_RDWR);
+}
+
+/// Runs `tell`, which changes this end's flags, while nobody sends: a send writes their word as a whole. A process that
+/// shares the end and stands still in a send is not waited for longer than a moment. Nothing happens if this is no lane
+/// any more. No lock may be held.
+fn with_nobody_sending(desc: &'static Desc, tell: impl FnOnce()) {
+    const NAPS: u32 = 20;
+    // The number may be another's by now, unless a lock is held.
+    let _both = desc.lock_both();
+    if desc.is_lane() {
+        let _sharing = if desc.shared.load(Relaxed) { desc.side().tx_lock.lock_within(NAPS) } else { None };
+        tell();
+    }
 }
 
 /// Tells the peer what it means if this end vanishes: to be called when `SO_LINGER` may have changed. No lock may be
 /// held.
 pub fn tell_linger(desc: &'static Desc) {
-    let _both = desc.lock_both();
-    if desc.is_lane() {
-        mark_linger(&desc.lane(), desc.end(), desc.side());
-    }
+    with_nobody_sending(desc, || mark_linger(&desc.lane(), desc.end(), desc.side()));
 }

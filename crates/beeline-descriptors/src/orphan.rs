@@ -22,7 +22,9 @@ const NO_BELL: u8 = !beeline_wire::BELL;
 pub fn mark(fd: i32) {
     if let Some(desc) = DESCS.take() {
         desc.begin(Kind::Orphan, fd, 0, 0);
-        let _ = table::set(fd, Some(desc));
+        if table::set(fd, Some(desc)).is_err() {
+            desc.give_if_unused();
+        }
     }
 }
 

@@ -477,6 +477,12 @@ pub fn deadline(timeout: Option<&libc::timespec>) -> Result<Option<u64>, Errno> 
     Ok(Some(if wait == 0 { 0 } else { kernel::now_ns().saturating_add(wait) }))
 }
 
+/// So many nanoseconds, as system calls have them.
+#[must_use]
+pub fn timespec(ns: u64) -> libc::timespec {
+    libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+}
+
 /// A call that does not wait, with nothing to report, still lets in signals that its mask admits: `EINTR` if one was
 /// handled.
 pub fn let_signals_in(mask: &u64) -> Result<(), Errno> {

@@ -2,21 +2,24 @@
 
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{
-    AtomicBool, AtomicPtr,
+    AtomicPtr, AtomicU32,
     Ordering::{Acquire, Relaxed, Release},
 };
+
+use beeline_sockets::thread;
 
 /// A function of libc, found when the library starts, or at the first call if that comes earlier.
 pub struct Real {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
-    resolving: AtomicBool,
+    /// The thread that looks for it; 0 if none does.
+    resolver: AtomicU32,
 }
 
 impl Real {
     /// The function called `name`.
     pub const fn new(name: &'static CStr) -> Self {
-        Self { name, address: AtomicPtr::new(core::ptr::null_mut()), resolving: AtomicBool::new(false) }
+        Self { name, address: AtomicPtr::new(core::ptr::null_mut()), resolver: AtomicU32::new(0) }
     }
 
     /// Its address; null if this libc has no such function.
@@ -31,8 +34,12 @@ impl Real {
     pub fn resolve(&self) -> *mut c_void {
         // An allocator under dlsym may call us again; it is told that there is no such function, which it
         // will survive, as it would not survive the recursion.
-        if self.resolving.swap(true, Acquire) {
-            return core::ptr::null_mut();
+        let tid = thread::tid();
+        while let Err(resolver) = self.resolver.compare_exchange(0, tid, Acquire, Relaxed) {
+            if resolver == tid {
+                return core::ptr::null_mut();
+            }
+            core::hint::spin_loop();
         }
         // SAFETY: libc's per-thread errno, which dlsym may change; the name is NUL-terminated.
         let address = unsafe {
@@ -43,7 +50,7 @@ impl Real {
             address
         };
         self.address.store(address, Release);
-        self.resolving.store(false, Release);
+        self.resolver.store(0, Release);
         address
     }
 }

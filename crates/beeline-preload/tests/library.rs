@@ -125,6 +125,7 @@ cases! { guest:
     ioctls_behave
     duplicates_share_the_connection
     closing_everything_leaves_the_library_alive
+    closing_everything_in_a_table_of_its_own_ends_connections
     an_error_keeps_errno_and_success_does_not_touch_it
     fork_shares_a_connection
     fork_by_number_is_a_fork
@@ -179,7 +180,8 @@ cases! { relays:
     io_uring_takes_connections_off_lanes
     a_static_program_serves_behind_a_relay
     streams_that_are_there_already_use_a_connection
-    streams_that_are_there_already_use_an_accepted_connection;
+    streams_that_are_there_already_use_an_accepted_connection
+    who_could_not_leave_a_lane_follows_who_could;
 }
 
 cases! { rings:

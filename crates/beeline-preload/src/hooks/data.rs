@@ -3,7 +3,7 @@
 //! `pread`, `pwrite`, `tee`, `vmsplice` and `copy_file_range` need no hook: the kernel refuses them on an anchor
 //! as it does on a TCP socket.
 
-use beeline_sockets::{Outcome, io, kernel, life};
+use beeline_sockets::{Outcome, io, kernel, life, wait};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, sockaddr, socklen_t, timespec};
 
 use crate::real::hooks;
@@ -96,7 +96,7 @@ unsafe fn receive_many_rights(
         // The kernel, too, looks at the time after each message and nowhere else.
         if let Some(timeout) = timeout.as_deref_mut() {
             left_ns = deadline.saturating_sub(kernel::now_ns());
-            *timeout = timespec { tv_sec: (left_ns / SECOND_NS) as _, tv_nsec: (left_ns % SECOND_NS) as _ };
+            *timeout = wait::timespec(left_ns);
             if left_ns == 0 {
                 break;
             }

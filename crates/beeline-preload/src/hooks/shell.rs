@@ -232,9 +232,14 @@ pub unsafe extern "C" fn popen(command: Text, mode: Text) -> *mut FILE {
         return core::ptr::null_mut();
     }
     let Some(place) = Opened::claim() else {
+        let real = POPEN.address();
+        if real.is_null() {
+            fail(libc::ENOSYS);
+            return core::ptr::null_mut();
+        }
         // SAFETY: libc's function of this name has this type.
         return unsafe {
-            let real: unsafe extern "C" fn(Text, Text) -> *mut FILE = core::mem::transmute(POPEN.address());
+            let real: unsafe extern "C" fn(Text, Text) -> *mut FILE = core::mem::transmute(real);
             real(command, mode)
         };
     };
@@ -298,7 +303,15 @@ unsafe fn open(place: &Opened, command: Text, reads: bool, close_on_exec: bool) 
 /// # Safety
 /// As for fclose(3).
 unsafe fn close(stream: *mut FILE) -> c_int {
-    let real = FCLOSE.address();
+    // SAFETY: forwarded.
+    unsafe { end_by(FCLOSE.address(), stream) }
+}
+
+/// Ends a stream by a function of libc's, null if there is none.
+///
+/// # Safety
+/// As for that function, which must be one of fclose(3) or pclose(3).
+unsafe fn end_by(real: *mut core::ffi::c_void, stream: *mut FILE) -> c_int {
     if real.is_null() {
         return fail(libc::ENOSYS) as c_int;
     }
@@ -326,10 +339,7 @@ pub unsafe extern "C" fn pclose(stream: *mut FILE) -> c_int {
     unsafe {
         match Opened::take(stream) {
             Some(pid) => close_opened(stream, pid),
-            None => {
-                let real: unsafe extern "C" fn(*mut FILE) -> c_int = core::mem::transmute(PCLOSE.address());
-                real(stream)
-            }
+            None => end_by(PCLOSE.address(), stream),
         }
     }
 }

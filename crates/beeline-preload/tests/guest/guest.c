@@ -190,6 +190,21 @@ static void closing_everything_leaves_the_library_alive(void) {
     CHECK(next[0] < 16 && next[1] < 16);
 }
 
+/* A table that nobody shares is closed like any other: the peer is told of the end. */
+static void closing_everything_in_a_table_of_its_own_ends_connections(void) {
+    int ends[2], next[2];
+    pair(ends);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(close_range(3, ~0U, CLOSE_RANGE_UNSHARE) == 0);
+        pair(next);
+        says(next[0], next[1], "a new pair");
+        pause();
+    }
+    CHECK(close(ends[1]) == 0 && read(ends[0], next, 1) == 0);
+    CHECK(kill(child, SIGKILL) == 0 && status_of(child) == 1000 + SIGKILL);
+}
+
 static void an_error_keeps_errno_and_success_does_not_touch_it(void) {
     int ends[2];
     pair(ends);
@@ -458,6 +473,7 @@ static const struct guest_case CASES[] = {
     CASE(ioctls_behave),
     CASE(duplicates_share_the_connection),
     CASE(closing_everything_leaves_the_library_alive),
+    CASE(closing_everything_in_a_table_of_its_own_ends_connections),
     CASE(an_error_keeps_errno_and_success_does_not_touch_it),
     CASE(fork_shares_a_connection),
     CASE(fork_by_number_is_a_fork),

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "guest.h"
 
+#include <pthread.h>
+
 static struct sockaddr_in named(int fd, int (*which)(int, struct sockaddr *, socklen_t *)) {
     struct sockaddr_in address;
     socklen_t length = sizeof address;
@@ -111,6 +113,51 @@ static void streams_that_are_there_already_use_a_connection(void) {
     }
 }
 
+static int slept_on;
+static pid_t sleeper;
+
+static void *reads_one(void *unused) {
+    (void)unused;
+    char byte;
+    __atomic_store_n(&sleeper, gettid(), __ATOMIC_RELEASE);
+    CHECK(recv(slept_on, &byte, 1, 0) == 1 && byte == '1');
+    return NULL;
+}
+
+/* A process on whose lane a thread sleeps cannot leave it. When another one does, it goes on where that one is. */
+static void who_could_not_leave_a_lane_follows_who_could(void) {
+    int ends[2], go[2];
+    char bytes[8];
+    pthread_t thread;
+    pair(ends);
+    CHECK(pipe(go) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(read(go[0], bytes, 1) == 1);
+        CHECK(dup2(ends[1], 1) == 1 && close(ends[1]) == 0 && !is_lane(1));
+        CHECK(write(1, "child", 5) == 5);
+        _exit(0);
+    }
+    slept_on = ends[1];
+    CHECK(pthread_create(&thread, NULL, reads_one, NULL) == 0);
+    while (!__atomic_load_n(&sleeper, __ATOMIC_ACQUIRE)) usleep(1000);
+    /* It may sleep for a moment before it waits. */
+    for (int look = 0; look < 50; look++) {
+        await_asleep(sleeper);
+        usleep(1000);
+    }
+    int kept = dup(1);
+    CHECK(dup2(ends[1], 1) == 1 && (is_lane(1) || getenv("GUEST_EXPECTS_LANES") == NULL));
+    CHECK(dup2(kept, 1) == 1);
+    CHECK(write(go[1], "g", 1) == 1);
+    CHECK(recv(ends[0], bytes, 5, MSG_WAITALL) == 5 && memcmp(bytes, "child", 5) == 0);
+    CHECK(status_of(child) == 0);
+    CHECK(write(ends[0], "1", 1) == 1);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(write(ends[1], "parent", 6) == 6);
+    CHECK(recv(ends[0], bytes, 6, MSG_WAITALL) == 6 && memcmp(bytes, "parent", 6) == 0);
+}
+
 static void streams_that_are_there_already_use_an_accepted_connection(void) {
     struct sockaddr_in address;
     int door = listener(&address), ready[2];
@@ -146,6 +193,7 @@ static const struct guest_case CASES[] = {
     CASE(a_static_program_serves_behind_a_relay),
     CASE(streams_that_are_there_already_use_a_connection),
     CASE(streams_that_are_there_already_use_an_accepted_connection),
+    CASE(who_could_not_leave_a_lane_follows_who_could),
 };
 
 int main(int argc, char **argv) {

@@ -48,14 +48,22 @@ pub fn create(flags: i32) -> Outcome {
     };
     close::fd_reborn(fd);
     // Without memory the set is the kernel's alone; lanes then look to it as their anchors do.
-    if let (Some(desc), Some(set)) = (DESCS.take(), SETS.take()) {
+    if table::reaches(fd)
+        && let Some(desc) = DESCS.take()
+    {
+        let Some(set) = SETS.take() else {
+            DESCS.give(desc);
+            return Outcome::Done(fd as isize);
+        };
         set.begin(desc, flags & libc::EPOLL_CLOEXEC == 0);
         desc.begin(Kind::Epoll, fd, 0, process::forks());
         desc.operations.set(&SET);
         desc.set.store(core::ptr::from_ref(set).cast_mut().cast(), Relaxed);
         hear_of_calls();
         link(set);
-        let _ = table::set(fd, Some(desc));
+        if table::set(fd, Some(desc)).is_err() {
+            desc.give_if_unused();
+        }
     }
     Outcome::Done(fd as isize)
 }

@@ -12,7 +12,7 @@ use super::{urgent, zerocopy};
 use crate::app_memory::bogus;
 use crate::ending::observe;
 use crate::side::TCP_INQ;
-use crate::{Errno, Outcome, control, guards, kernel, table};
+use crate::{Errno, Outcome, control, guards, kernel, table, wait};
 
 /// `sendmsg(2)`. Ancillary data has no meaning on TCP; what the kernel knows at the socket's level is ignored, and
 /// anything else there is an error (`sock_cmsg_send`, Linux net/core/sock.c).
@@ -159,8 +159,11 @@ pub unsafe fn recvmmsg(
         return not_a_lane(desc);
     }
     // SAFETY: null or valid, as the caller guarantees.
-    let deadline = unsafe { timeout.as_ref() }
-        .map(|timeout| kernel::now_ns().saturating_add(timeout.tv_sec as u64 * 1_000_000_000 + timeout.tv_nsec as u64));
+    let mut timeout = unsafe { timeout.as_mut() };
+    let deadline = match wait::deadline(timeout.as_deref()) {
+        Ok(deadline) => deadline,
+        Err(errno) => return Outcome::Fail(errno),
+    };
     let Some(_pin) = guards::pin(fd, desc).filter(|_| desc.is_lane()) else { return Outcome::Kernel };
     // do_recvmmsg() takes the pending error first, and leaves one that ends a call with messages for the next.
     let side = desc.side();
@@ -190,8 +193,12 @@ pub unsafe fn recvmmsg(
         if flags & libc::MSG_WAITFORONE != 0 {
             flags |= libc::MSG_DONTWAIT;
         }
-        if deadline.is_some_and(|deadline| kernel::now_ns() >= deadline) {
-            break;
+        if let (Some(deadline), Some(timeout)) = (deadline, timeout.as_deref_mut()) {
+            let left_ns = deadline.saturating_sub(kernel::now_ns());
+            *timeout = wait::timespec(left_ns);
+            if left_ns == 0 {
+                break;
+            }
         }
     }
     Outcome::Done(done)

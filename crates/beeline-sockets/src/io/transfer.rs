@@ -389,7 +389,10 @@ fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool) -> Result
         if broken || dead::is_deaf(&guard) {
             // Nothing is taken out of the pipe for an error; a peer that reads no more takes one part.
             drop(guard);
-            let part = if broken { 0 } else { take(&mut end, &mut buffer, count - moved)? };
+            let part = match if broken { Ok(0) } else { take(&mut end, &mut buffer, count - moved) } {
+                Err(_) if moved != 0 => return Ok(moved),
+                taken => taken?,
+            };
             // SAFETY: the buffer holds that many bytes.
             return match unsafe { send::send(fd, buffer.as_ptr(), part, 0) } {
                 Outcome::Done(sent) => Ok(moved + sent as usize),

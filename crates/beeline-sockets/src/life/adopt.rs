@@ -206,7 +206,15 @@ fn adopt(fd: i32, cookie: u64, parts: &mut [Part]) -> Option<&'static Desc> {
         return None;
     }
     let (memory, id) = LaneMemory::adopt(lane_part.fd, ring_bytes).ok()?;
-    let Some(desc) = side.take_loan().then(|| DESCS.take()).flatten() else {
+    // A loan that is taken counts: what else is needed comes first.
+    let desc = DESCS.take().filter(|desc| {
+        let is_lent = side.take_loan();
+        if !is_lent {
+            DESCS.give(desc);
+        }
+        is_lent
+    });
+    let Some(desc) = desc else {
         // SAFETY: the fresh mapping has no user.
         unsafe { memory.unmap() };
         return None;

@@ -184,8 +184,8 @@ fn replace(from: i32, to: i32, flags: i32) -> Outcome {
 
 /// `close_range(2)`.
 pub fn close_range(first: u32, last: u32, flags: i32) -> Outcome {
-    if first > last || flags != 0 {
-        // Close-on-exec is what hidden fds are already, and an unshared table is the child's of a vfork.
+    if first > last || flags != 0 && !(flags as u32 == libc::CLOSE_RANGE_UNSHARE && has_table_alone()) {
+        // Close-on-exec is what hidden fds are already, and a table that one of several has for itself may lose them.
         return Outcome::Kernel;
     }
     // A kernel without the call must not find half of the work done.
@@ -224,6 +224,15 @@ pub fn close_range(first: u32, last: u32, flags: i32) -> Outcome {
             _ => return Outcome::OK,
         }
     }
+}
+
+/// Sees to it that the table of descriptors is this process's alone. Not where it has several threads, of which one
+/// would have a table of its own, or uses its parent's memory.
+fn has_table_alone() -> bool {
+    // Several threads are refused the second.
+    const ALONE: i32 = libc::CLONE_FILES | libc::CLONE_THREAD;
+    // SAFETY: plain numbers.
+    !is_guest_of_parent() && unsafe { sys::call(libc::SYS_unshare, [ALONE as usize, 0, 0, 0, 0, 0]) }.is_ok()
 }
 
 /// `closefrom(3)`.

@@ -76,6 +76,9 @@ pub(crate) fn replace(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
     if switched.is_ok() {
         slots::close_slot(desc);
         stats::count(Counter::Relays, 1);
+    } else if desc.shared.load(Relaxed) {
+        // The process has left the end for the relay, and has it still.
+        side.join(crate::process::owner());
     }
     switched
 }

@@ -306,7 +306,8 @@ pub(super) fn disconnect(fd: i32, desc: &'static Desc) -> Outcome {
         let _changing = changing::changing();
         // The other holders of a shared end could not be told.
         let alone = table::leads_to(fd, desc) && desc.is_lane() && !desc.shared.load(Relaxed);
-        if alone {
+        let may = alone && table::may_be_put_under(fd, desc, tcp);
+        if may {
             table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
             {
                 let _both = desc.lock_both();
@@ -316,7 +317,7 @@ pub(super) fn disconnect(fd: i32, desc: &'static Desc) -> Outcome {
             }
             table::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
         }
-        alone
+        may
     };
     let _ = sys::close(tcp);
     if !done {

@@ -56,7 +56,7 @@ pub(crate) unsafe fn select(count: i32, sets: [*mut fd_set; 3], timeout: *mut li
     let relative = match &given {
         Some(time) if time.tv_sec < 0 || time.tv_usec < 0 => return Outcome::Kernel,
         Some(time) => Some(libc::timespec {
-            tv_sec: time.tv_sec + time.tv_usec / 1_000_000,
+            tv_sec: time.tv_sec.wrapping_add(time.tv_usec / 1_000_000),
             tv_nsec: time.tv_usec % 1_000_000 * 1_000,
         }),
         None => None,
@@ -67,7 +67,7 @@ pub(crate) unsafe fn select(count: i32, sets: [*mut fd_set; 3], timeout: *mut li
     if outcome != Outcome::Kernel
         && let (Some(time), Some(relative)) = (given, relative)
     {
-        let total = relative.tv_sec as u64 * 1_000_000_000 + relative.tv_nsec as u64;
+        let total = (relative.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(relative.tv_nsec as u64);
         let left_us = total.saturating_sub(kernel::now_ns() - start) / 1_000;
         (time.tv_sec, time.tv_usec) = ((left_us / 1_000_000) as i64, (left_us % 1_000_000) as i64);
     }

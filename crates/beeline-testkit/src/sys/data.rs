@@ -226,11 +226,21 @@ pub fn sendmmsg(fd: i32, messages: &mut [Pieces], flags: i32) -> (Ret, Vec<u32>)
 
 /// `recvmmsg`; the timeout is in milliseconds, none when negative.
 pub fn recvmmsg(fd: i32, messages: &mut [Pieces], flags: i32, timeout_ms: i64) -> (Ret, Vec<u32>) {
+    let mut limit = super::timespec_of_ms(timeout_ms.max(0));
+    recvmmsg_within(fd, messages, flags, if timeout_ms < 0 { None } else { Some(&mut limit) })
+}
+
+/// `recvmmsg` with any timeout, of which what is left is written back.
+pub fn recvmmsg_within(
+    fd: i32,
+    messages: &mut [Pieces],
+    flags: i32,
+    timeout: Option<&mut libc::timespec>,
+) -> (Ret, Vec<u32>) {
     let mut headers = message_headers(messages);
     let (pointer, count) = (headers.as_mut_ptr(), headers.len() as u32);
-    let mut limit = super::timespec_of_ms(timeout_ms.max(0));
-    let limit_pointer = if timeout_ms < 0 { std::ptr::null_mut() } else { &raw mut limit };
+    let timeout = timeout.map_or(std::ptr::null_mut(), std::ptr::from_mut);
     // SAFETY: every header points at live vectors; the timeout is NULL or valid.
-    let ret = call(|| i64::from(unsafe { libc::recvmmsg(fd, pointer, count, flags, limit_pointer) }));
+    let ret = call(|| i64::from(unsafe { libc::recvmmsg(fd, pointer, count, flags, timeout) }));
     (ret, headers.iter().map(|header| header.msg_len).collect())
 }

@@ -25,6 +25,7 @@ pub const GROUP: Group = Group {
         Case::new("more_than_1024_messages", ONCE, more_than_1024_messages),
         Case::new("recvmmsg_at_the_end", FAMILY, recvmmsg_at_the_end),
         Case::new("recvmmsg_errors", ONCE, recvmmsg_errors),
+        Case::new("recvmmsg_timeouts", FAMILY, recvmmsg_timeouts),
         Case::new("writev_after_peer_left", FAMILY, writev_after_peer_left),
     ],
 };
@@ -216,6 +217,25 @@ fn recvmmsg_errors(v: Variant) {
     trace!("bad fd: {}", sys::recvmmsg(199, &mut messages, 0, -1).0);
     trace!("no messages: {}", sys::recvmmsg(server.raw, &mut [], libc::MSG_DONTWAIT, -1).0);
     trace!("no messages to send: {}", sys::sendmmsg(server.raw, &mut [], 0).0);
+}
+
+/// What a timeout may be, and what is left in it afterwards: the seconds, rounded.
+fn recvmmsg_timeouts(v: Variant) {
+    let (client, server) = v.pair();
+    for (tv_sec, tv_nsec) in
+        [(-1, 0), (0, -1), (0, 1_000_000_000), (0, 0), (0, 1), (100, 0), (1 << 62, 0), (i64::MAX, 5)]
+    {
+        send(client, b"0123456789", 0);
+        await_queued(server, 10);
+        let mut messages = [4, 6].map(|length| Pieces::of_lengths(&[length]));
+        let mut timeout = libc::timespec { tv_sec, tv_nsec };
+        let (ret, lengths) = sys::recvmmsg_within(server.raw, &mut messages, 0, Some(&mut timeout));
+        trace!("{tv_sec} s {tv_nsec} ns: {ret} {lengths:?}");
+        if tv_sec < 1000 {
+            trace!("left: {} s", (timeout.tv_sec * 1000 + timeout.tv_nsec / 1_000_000 + 500).div_euclid(1000));
+        }
+        recv(server, 16, libc::MSG_DONTWAIT);
+    }
 }
 
 fn writev_after_peer_left(v: Variant) {
