@@ -11,13 +11,15 @@
 //! | field | written by | read by |
 //! |---|---|---|
 //! | front(e): cursor = tail and base | e, under its tx lock | both |
-//! | front(e): head | e, under its rx lock | both |
-//! | front(e): flags | e, under its tx lock | both |
+//! | front(e): status = echo and flags | e, under its tx lock; when a connection is aborted, under its rx lock at least | both |
+//! | head line(e): head | e, under its rx lock | both |
+//! | head line(e): stamp | e, under a lock, before the cursor or flag that it is about | peer, as a hint |
 //! | urgent(e), passed(e) | e, under its tx lock | peer |
-//! | read_wake(e) | set by e under its rx lock; cleared by the peer, by e under that lock, and once without it while nobody has set it (`begin_awake`) | peer |
+//! | read_wake(e) | set by e under its rx lock, or, to have the peer look at its flags, under any; cleared by the peer, by e under that lock, and once without it while nobody has set it (`begin_awake`) | peer |
 //! | write_wake(e) | set by e under a lock for this alone; cleared by the peer | peer |
 //! | turn(e) | set by e without a lock; cleared by both | peer |
 //! | offer | client until the hello; then by compare-and-swap ([`offer`]) | both |
+//! | cpu(e) | e, without a lock | peer, as a hint |
 //! | sleep(e) | e, under its rx lock | peer |
 //! | seat | server; claimed by the client, by compare-and-swap ([`seat`]) | both |
 //! | `TxState`, `RxState` of e | e, under the lock of that direction | e |
@@ -38,7 +40,7 @@
 //!
 //! # Waking a reader
 //!
-//! A wake word is `generation << 1 | armed`.
+//! A wake word is `generation << 2 | order << 1 | armed`: bit 0 is [`WAKE_ARMED`], bit 1 [`WAKE_ORDER`].
 //!
 //! 1. A reader about to sleep *arms*: it counts the bells in its socket, stores a new armed generation,
 //!    fences, and looks at the cursor again. Then it takes out the bells it counted (all but one when the
@@ -134,7 +136,9 @@ mod storage;
 pub mod urgent;
 mod writer;
 
-pub use beeline_shm::{End, INLINE_BYTES, LaneMemory, RING_BYTES_MAX, RING_BYTES_MIN, Sink, Source};
+pub use beeline_shm::{
+    Cursor, End, INLINE_BYTES, LaneMemory, RING_BYTES_MAX, RING_BYTES_MIN, Sink, Source, WAKE_ARMED, WAKE_ORDER,
+};
 pub use reader::{Reader, Since};
 pub use state::{BEGIN_ARMED, RxState, TxState};
 pub use storage::{BellFault, Bells, Storage, Wake};

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
-use beeline_shm::{End, Sink};
+use beeline_shm::{Cursor, End, Sink, WAKE_ARMED};
 
 use crate::state::{RxState, TxState};
 use crate::storage::{Bells, Storage, Wake};
@@ -50,8 +50,7 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
 
     #[inline]
     pub(crate) fn look(&self) -> Result<Look, Fault> {
-        let cursor = self.storage.cursor(self.end.peer());
-        let (tail, base) = ((cursor >> 32) as u32, cursor as u32);
+        let Cursor { tail, base } = self.storage.cursor(self.end.peer());
         let head = self.state.head.load(Relaxed);
         let unread = tail.wrapping_sub(head);
         if unread > self.storage.ring_bytes() {
@@ -88,7 +87,7 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
     /// The peer's tail, for [`Since::Tail`].
     #[inline]
     pub fn tail(&self) -> u32 {
-        (self.storage.cursor(self.end.peer()) >> 32) as u32
+        self.storage.cursor(self.end.peer()).tail
     }
 
     /// Reads what is there, up to the size of `sink`. Returns 0 when there is nothing.
@@ -127,8 +126,7 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
     /// A [`Fault`] of the peer. What was read is consumed.
     #[inline(always)]
     pub fn read_small(&self, mut sink: Sink<'_>, limit: u32, bells: &impl Bells) -> Result<usize, Fault> {
-        let cursor = self.storage.cursor(self.end.peer());
-        let (tail, base) = ((cursor >> 32) as u32, cursor as u32);
+        let Cursor { tail, base } = self.storage.cursor(self.end.peer());
         let head = self.state.head.load(Relaxed);
         let unread = tail.wrapping_sub(head);
         let part = sink.split_front(unread as usize);
@@ -194,14 +192,15 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
 
     /// Whether the peer's writer waits for more room than it would find.
     fn writer_must_wait(&self, unread: u32) -> bool {
-        self.storage.wake(self.end.peer(), Wake::Write) & 1 == 1 && !enough_room(self.storage.ring_bytes(), unread)
+        self.storage.wake(self.end.peer(), Wake::Write) & WAKE_ARMED != 0
+            && !enough_room(self.storage.ring_bytes(), unread)
     }
 
     /// Lets the kernel report room to a writer that asked for it. `unread` bytes are left in the ring.
     #[inline(always)]
     fn wake_writer(&self, unread: u32, bells: &impl Bells) -> Result<(), Fault> {
         let wake = self.storage.wake(self.end.peer(), Wake::Write);
-        if wake & 1 == 0 || !enough_room(self.storage.ring_bytes(), unread) {
+        if wake & WAKE_ARMED == 0 || !enough_room(self.storage.ring_bytes(), unread) {
             return Ok(());
         }
         self.unplug_writer(wake, bells)
@@ -316,7 +315,7 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
             return Ok(());
         }
         let last = self.state.read_wake.load(Relaxed);
-        if last & 1 == 1 {
+        if last & WAKE_ARMED != 0 {
             self.storage.clear_wake(self.end, Wake::Read, last);
             self.state.read_wake.store(last & !1, Relaxed);
         }

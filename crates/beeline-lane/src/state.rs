@@ -172,7 +172,7 @@ impl RxState {
     #[must_use]
     pub fn may_have_bells(&self, storage: &impl crate::Storage, end: beeline_shm::End) -> bool {
         let last = self.read_wake.load(Relaxed);
-        let rung = last & 1 == 1 && storage.wake(end, crate::Wake::Read) != last;
+        let rung = last & beeline_shm::WAKE_ARMED != 0 && storage.wake(end, crate::Wake::Read) != last;
         rung || self.bells_queued.load(Relaxed) != 0
     }
 

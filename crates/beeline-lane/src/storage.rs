@@ -1,6 +1,6 @@
 //! What the protocol needs from memory and from the kernel.
 
-use beeline_shm::{End, LaneMemory, Sink, Source, full_fence};
+use beeline_shm::{Cursor, End, LaneMemory, Sink, Source, full_fence};
 
 /// The two wake words of an end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,10 +18,10 @@ pub trait Storage {
     fn ring_bytes(&self) -> u32;
     /// Whether `end` has said that it is closed. Its anchor may stay open, and then nothing else tells.
     fn is_closed(&self, end: End) -> bool;
-    /// The cursor of `end`: tail in the upper half, base in the lower.
-    fn cursor(&self, end: End) -> u64;
+    /// The cursor of `end`.
+    fn cursor(&self, end: End) -> Cursor;
     /// Publishes the cursor of `end`.
-    fn set_cursor(&self, end: End, cursor: u64);
+    fn set_cursor(&self, end: End, cursor: Cursor);
     /// The head of `end`: bytes it has read.
     fn head(&self, end: End) -> u32;
     /// Publishes the head of `end`.
@@ -147,11 +147,11 @@ impl Storage for LaneMemory {
         LaneMemory::ring_bytes(self)
     }
     #[inline]
-    fn cursor(&self, end: End) -> u64 {
+    fn cursor(&self, end: End) -> Cursor {
         LaneMemory::cursor(self, end)
     }
     #[inline]
-    fn set_cursor(&self, end: End, cursor: u64) {
+    fn set_cursor(&self, end: End, cursor: Cursor) {
         LaneMemory::set_cursor(self, end, cursor);
     }
     #[inline]

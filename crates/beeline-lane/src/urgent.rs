@@ -16,7 +16,7 @@
 //!    ([`Reader::set_inline`]).
 //! 5. What the peer claims is compared with the bytes that are there, and can only make its own data urgent or go away.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_shm::{Sink, Source};
 
@@ -253,10 +253,8 @@ impl<S: Storage + Copy> Writer<'_, S> {
         self.mark_next(tail, bytes, before)?;
         announce();
         self.storage.copy_in(self.end, tail.wrapping_sub(base), part);
-        self.storage.set_echo(self.end, self.rx.bytes.load(Acquire));
-        let next = tail.wrapping_add(length);
-        self.storage.set_cursor(self.end, u64::from(next) << 32 | u64::from(base));
-        self.state.tail.store(next, Relaxed);
+        self.echo();
+        self.commit(tail.wrapping_add(length), base);
         self.state.urgent_at.store(bytes.wrapping_add(u64::from(before)), Relaxed);
         self.state.bytes.store(bytes.wrapping_add(u64::from(length)), Relaxed);
         self.wake_reader(bells)?;

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use beeline_shm::{End, INLINE_BYTES, Source, WAKE_ORDER};
+use beeline_shm::{Cursor, End, INLINE_BYTES, Source, WAKE_ARMED, WAKE_ORDER};
 
 use crate::state::{RxState, TxState};
 use crate::storage::{Bells, Storage, Wake};
@@ -100,14 +100,8 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
         let mut tail = self.state.tail.load(Relaxed);
         let mut base = self.state.base.load(Relaxed);
         let bytes = self.state.bytes.load(Relaxed);
-        // An echo of all we ever wrote means that the ring is empty. The counts are 48 bits long because a reply
-        // may lie unread for long: no stale one comes by again within 2^48 bytes. The tail is compared, too, as
-        // a holder that died may have left `bytes` behind it.
-        let echoed = self.state.echo_seen.load(Acquire) == bytes & COUNT_MASK && bytes as u32 == tail;
-        self.storage.set_echo(self.end, self.rx.bytes.load(Acquire));
-        if self.storage.wake(self.end.peer(), Wake::Read) & (1 | WAKE_ORDER) != 0 {
-            say_when(self.storage, self.end, self.state, tail, echoed);
-        }
+        let echoed = self.is_echoed(tail, bytes);
+        self.begin(tail, echoed);
         while !source.is_empty() {
             let free = self.prepare(tail, &mut base, source.len(), echoed && source.len() == total)?;
             let free = free.saturating_sub(self.held_back);
@@ -124,9 +118,7 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
             }
             self.reach(position.saturating_add(length));
             tail = tail.wrapping_add(length);
-            self.storage.set_cursor(self.end, u64::from(tail) << 32 | u64::from(base));
-            // A holder that dies here has published; `recover` brings the state up to the cursor.
-            self.state.tail.store(tail, Relaxed);
+            self.commit(tail, base);
             if !self.beside {
                 self.wake_reader(bells)?;
             }
@@ -150,14 +142,14 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
         let bytes = self.state.bytes.load(Relaxed);
         let mut base = self.state.base.load(Relaxed);
         let length = source.len();
-        let echoed = self.state.echo_seen.load(Acquire) == bytes & COUNT_MASK && bytes as u32 == tail;
+        let echoed = self.is_echoed(tail, bytes);
         match self.prepare(tail, &mut base, length, echoed) {
             Ok(free) if free as usize >= length && length != 0 => {}
             _ => return false,
         }
         let wake = self.storage.wake(self.end.peer(), Wake::Read);
-        if wake & (1 | WAKE_ORDER) != 0 {
-            if wake & 1 != 0 {
+        if wake & (WAKE_ARMED | WAKE_ORDER) != 0 {
+            if wake & WAKE_ARMED != 0 {
                 return false;
             }
             say_when(self.storage, self.end, self.state, tail, echoed);
@@ -165,9 +157,8 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
         let next = tail.wrapping_add(length as u32);
         self.reach(next.wrapping_sub(base));
         self.storage.copy_in(self.end, tail.wrapping_sub(base), source);
-        self.storage.set_echo(self.end, self.rx.bytes.load(Acquire));
-        self.storage.set_cursor(self.end, u64::from(next) << 32 | u64::from(base));
-        self.state.tail.store(next, Relaxed);
+        self.echo();
+        self.commit(next, base);
         self.state.bytes.store(bytes.wrapping_add(length as u64), Relaxed);
         // A peer that is gone is found by the next call that sends, waits or reads.
         let _ = self.wake_reader(bells);
@@ -184,14 +175,10 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
         let mut tail = self.state.tail.load(Relaxed);
         let mut base = self.state.base.load(Relaxed);
         let mut bytes = self.state.bytes.load(Relaxed);
-        let mut echoed = self.state.echo_seen.load(Acquire) == bytes & COUNT_MASK && bytes as u32 == tail;
-        self.storage.set_echo(self.end, self.rx.bytes.load(Acquire));
-        if self.storage.wake(self.end.peer(), Wake::Read) & (1 | WAKE_ORDER) != 0 {
-            say_when(self.storage, self.end, self.state, tail, echoed);
-        }
+        let (total, echoed) = (source.len(), self.is_echoed(tail, bytes));
+        self.begin(tail, echoed);
         while !source.is_empty() {
-            let free = self.prepare(tail, &mut base, source.len(), echoed)?;
-            echoed = false;
+            let free = self.prepare(tail, &mut base, source.len(), echoed && source.len() == total)?;
             if free == 0 {
                 break;
             }
@@ -201,9 +188,7 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
             self.storage.copy_in(self.end, position, part);
             self.reach(position.saturating_add(length));
             tail = tail.wrapping_add(length);
-            self.storage.set_cursor(self.end, u64::from(tail) << 32 | u64::from(base));
-            // A holder that dies here has published; `recover` brings the state up to the cursor.
-            self.state.tail.store(tail, Relaxed);
+            self.commit(tail, base);
             bytes = bytes.wrapping_add(u64::from(length));
             self.state.bytes.store(bytes, Relaxed);
         }
@@ -217,6 +202,37 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
     /// [`Fault::Gone`].
     pub fn tell_reader(&self, bells: &impl Bells) -> Result<(), Fault> {
         self.wake_reader(bells)
+    }
+
+    /// Whether the ring is known to be empty without a look at the peer's head: an echo of all we ever wrote says so.
+    /// The counts are 48 bits long because a reply may lie unread for long: no stale one comes by again within 2^48
+    /// bytes. The tail is compared, too, as a holder that died may have left `bytes` behind it.
+    #[inline(always)]
+    fn is_echoed(&self, tail: u32, bytes: u64) -> bool {
+        self.state.echo_seen.load(Acquire) == bytes & COUNT_MASK && bytes as u32 == tail
+    }
+
+    /// Says how far this end has read.
+    #[inline(always)]
+    pub(crate) fn echo(&self) {
+        self.storage.set_echo(self.end, self.rx.bytes.load(Acquire));
+    }
+
+    /// What goes before the first cursor of a write.
+    #[inline(always)]
+    fn begin(&self, tail: u32, is_empty: bool) {
+        self.echo();
+        if self.storage.wake(self.end.peer(), Wake::Read) & (WAKE_ARMED | WAKE_ORDER) != 0 {
+            say_when(self.storage, self.end, self.state, tail, is_empty);
+        }
+    }
+
+    /// Publishes what is written up to `tail`. A holder that dies in here has published; [`Writer::recover`] brings the
+    /// state up to the cursor.
+    #[inline(always)]
+    pub(crate) fn commit(&self, tail: u32, base: u32) {
+        self.storage.set_cursor(self.end, Cursor { tail, base });
+        self.state.tail.store(tail, Relaxed);
     }
 
     /// Notes that the ring is written up to `position`.
@@ -263,14 +279,10 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
     /// A [`Fault`] of the peer. The bytes are published all the same.
     pub fn publish(&self, count: u32, bells: &impl Bells) -> Result<(), Fault> {
         let before = self.state.tail.load(Relaxed);
-        if self.storage.wake(self.end.peer(), Wake::Read) & (1 | WAKE_ORDER) != 0 {
-            say_when(self.storage, self.end, self.state, before, false);
-        }
-        let tail = before.wrapping_add(count);
-        self.reach(tail.wrapping_sub(self.state.base.load(Relaxed)));
-        self.storage.set_echo(self.end, self.rx.bytes.load(Acquire));
-        self.storage.set_cursor(self.end, u64::from(tail) << 32 | u64::from(self.state.base.load(Relaxed)));
-        self.state.tail.store(tail, Relaxed);
+        self.begin(before, false);
+        let (tail, base) = (before.wrapping_add(count), self.state.base.load(Relaxed));
+        self.reach(tail.wrapping_sub(base));
+        self.commit(tail, base);
         self.state.bytes.store(self.state.bytes.load(Relaxed).wrapping_add(u64::from(count)), Relaxed);
         self.wake_reader(bells)
     }
@@ -319,7 +331,7 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
         // Pairs with the fence in `Reader::arm`.
         self.storage.full_fence();
         let wake = self.storage.wake(self.end.peer(), Wake::Read);
-        if wake & 1 == 0 { Ok(()) } else { self.ring_reader(wake, bells) }
+        if wake & WAKE_ARMED == 0 { Ok(()) } else { self.ring_reader(wake, bells) }
     }
 
     /// Out of line: what is common is a reader that is awake.
@@ -425,7 +437,7 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
         }
         // A sibling that sleeps has plugged the anchor for us, too, if the reader has not undone it yet.
         let word = self.storage.wake(self.end, Wake::Write);
-        let joined = word & 1 == 1 && word == self.state.write_wake.load(Relaxed) && bells.plugged();
+        let joined = word & WAKE_ARMED != 0 && word == self.state.write_wake.load(Relaxed) && bells.plugged();
         if !joined {
             bells.unplug();
             for _ in 0..PLUG_BELLS {
@@ -453,8 +465,7 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
     /// # Errors
     /// [`Fault::HeadBeyondTail`] when the front does not hold what this end can have written.
     pub fn recover(&self) -> Result<(), Fault> {
-        let cursor = self.storage.cursor(self.end);
-        let (tail, base) = ((cursor >> 32) as u32, cursor as u32);
+        let Cursor { tail, base } = self.storage.cursor(self.end);
         let ahead = tail.wrapping_sub(self.state.tail.load(Relaxed));
         let used = tail.wrapping_sub(self.state.head_seen.load(Relaxed));
         if ahead.max(used) > self.storage.ring_bytes() {
@@ -480,15 +491,19 @@ fn say_when<S: Storage>(storage: S, end: End, state: &TxState, tail: u32, known:
     }
 }
 
+/// From one generation of a wake word to the next.
+const GENERATION: u32 = 4;
+
 /// Whether `used` bytes leave a quarter of a ring free.
 pub(crate) fn enough_room(ring_bytes: u32, used: u32) -> bool {
     used <= ring_bytes.wrapping_sub(ring_bytes >> 2)
 }
 
-/// The armed wake word of the generation after `wake`. Bit 1 stays what it is. None is [`crate::BEGIN_ARMED`] again.
+/// The armed wake word of the generation after `wake`. [`WAKE_ORDER`] stays what it is. None is [`crate::BEGIN_ARMED`]
+/// again.
 pub(crate) fn next_generation(wake: u32) -> u32 {
-    match (wake | 1).wrapping_add(4) {
-        crate::BEGIN_ARMED => crate::BEGIN_ARMED.wrapping_add(4),
+    match (wake | WAKE_ARMED).wrapping_add(GENERATION) {
+        crate::BEGIN_ARMED => crate::BEGIN_ARMED.wrapping_add(GENERATION),
         next => next,
     }
 }

@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
 use beeline_lane::{
-    Armed, BellFault, Bells, End, Fault, LaneMemory, Reader, RxState, Since, Sink, Source, Storage, TxState, Wake,
-    Writer,
+    Armed, BellFault, Bells, Cursor, End, Fault, LaneMemory, Reader, RxState, Since, Sink, Source, Storage, TxState,
+    Wake, Writer,
 };
 
 const RING_BYTES: u32 = 1 << 16;
@@ -140,7 +140,7 @@ impl Connection {
         let (client, server) = Anchor::pair();
         let starts = [0, 1].map(|_| if rng.below(2) == 0 { 0 } else { rng.next() });
         for (end, start) in [(End::Client, starts[0]), (End::Server, starts[1])] {
-            memory.set_cursor(end, start << 32 | start & 0xFFFF_FFFF);
+            memory.set_cursor(end, Cursor { tail: start as u32, base: start as u32 });
             memory.set_head(end.peer(), start as u32);
             memory.set_echo(end.peer(), start);
         }
@@ -216,8 +216,7 @@ fn scribble(memory: &LaneMemory, file: &File, rng: &mut Rng) {
     match rng.below(8) {
         0 => {
             let cursor = memory.cursor(end);
-            let (tail, base) = (near((cursor >> 32) as u32, rng), near(cursor as u32, rng));
-            memory.set_cursor(end, u64::from(tail) << 32 | u64::from(base));
+            memory.set_cursor(end, Cursor { tail: near(cursor.tail, rng), base: near(cursor.base, rng) });
         }
         1 => memory.set_head(end, near(memory.head(end), rng)),
         2 => memory.set_echo(end, rng.next()),
@@ -336,10 +335,10 @@ fn each_fault_is_named() {
     let one = connection(&mut rng);
     let (tx, rx, anchor) = &one.ours;
     let reader = Reader::new(memory, End::Client, rx, tx);
-    memory.set_cursor(End::Server, u64::from(RING_BYTES + 1) << 32);
+    memory.set_cursor(End::Server, Cursor { tail: RING_BYTES + 1, base: 0 });
     assert_eq!(reader.unread(), Err(Fault::CursorBeyondRing));
     assert_eq!(reader.read(Sink::from(&mut [0; 8][..]), anchor), Err(Fault::CursorBeyondRing));
-    memory.set_cursor(End::Server, 0);
+    memory.set_cursor(End::Server, Cursor::default());
     memory.set_head(End::Server, 1);
     let writer = Writer::new(memory, End::Client, tx, rx);
     assert_eq!(writer.unread(), Err(Fault::HeadBeyondTail));

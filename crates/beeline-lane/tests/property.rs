@@ -9,7 +9,8 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 
 use beeline_lane::{
-    Armed, BellFault, Bells, End, LaneMemory, Reader, RxState, Since, Sink, Source, Storage, TxState, Wake, Writer,
+    Armed, BellFault, Bells, Cursor, End, LaneMemory, Reader, RxState, Since, Sink, Source, Storage, TxState, Wake,
+    Writer,
 };
 use proptest::prelude::*;
 
@@ -92,7 +93,7 @@ impl Lane {
         let (memory, fd) = LaneMemory::create(ring_bytes).unwrap();
         for end in ENDS {
             let start = starts[end as usize];
-            memory.set_cursor(end, u64::from(start) << 32 | u64::from(start));
+            memory.set_cursor(end, Cursor { tail: start, base: start });
             memory.set_head(end.peer(), start);
             memory.set_echo(end.peer(), u64::from(start));
         }
@@ -347,7 +348,7 @@ fn small_questions_and_answers_stay_in_the_first_line() {
         for end in ENDS {
             lane.write(end, 48);
             let cursor = lane.memory.cursor(end);
-            assert_eq!(((cursor >> 32) as u32).wrapping_sub(cursor as u32), 48);
+            assert_eq!(cursor.tail.wrapping_sub(cursor.base), 48);
             lane.read(end.peer(), 48);
         }
     }

@@ -1,7 +1,7 @@
 //! Urgent bytes between two ends that behave, and what a lying peer can do with the words about them.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
-use beeline_lane::{BellFault, Bells, End, LaneMemory, Reader, RxState, Sink, Source, TxState, Writer};
+use beeline_lane::{BellFault, Bells, Cursor, End, LaneMemory, Reader, RxState, Sink, Source, TxState, Writer};
 
 /// Bells that nobody needs.
 struct Silent;
@@ -131,7 +131,7 @@ fn marks_hold_where_counts_wrap() {
     ends.states[0].0 = TxState::starting_at(begin);
     ends.states[1].1 = RxState::starting_at(begin);
     ends.lane.set_head(End::Server, begin as u32);
-    ends.lane.set_cursor(End::Client, begin << 32 | (begin & 0xFFFF_FFFF));
+    ends.lane.set_cursor(End::Client, Cursor { tail: begin as u32, base: begin as u32 });
     for round in 0..8u8 {
         ends.send_urgent(&[b'a', b'b', round]);
         // The byte before, taken out of turn, at which the reader stands.

@@ -10,7 +10,7 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use beeline_lane::{End, LaneMemory, RxState, Storage, TxState, Wake, flags};
+use beeline_lane::{End, LaneMemory, RxState, Storage, TxState, WAKE_ARMED, Wake, flags};
 
 use crate::lock::shared::SharedLock;
 
@@ -432,7 +432,7 @@ pub fn say_when(lane: &LaneMemory, end: End, side: &SideState) {
 /// Arms the read wake word, so that the peer's next send leaves its fast path and looks at this end's flags and at
 /// its anchor.
 pub fn look_here(lane: &LaneMemory, end: End) {
-    let armed = lane.wake(end, Wake::Read) | 1;
+    let armed = lane.wake(end, Wake::Read) | WAKE_ARMED;
     // Far from the generations that this end's reader will use: no swap by the peer is meant for one of those.
     lane.set_wake(end, Wake::Read, armed.wrapping_add(1 << 30));
     lane.full_fence();

@@ -7,10 +7,12 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::buffer::{Sink, Source};
 use crate::memfd::{self, FileId, MemfdFault};
 use crate::sys::{self, Errno};
-pub use layout::{End, FLAG_URGENT, INLINE_BYTES, RING_BYTES_MAX, RING_BYTES_MIN, WAKE_ORDER, lane_bytes};
 use layout::{
-    FLAG_BITS, FLAGS, FRONT_BYTES, FRONT_CLIENT, OFFER, PAGE_BYTES, PASSED, SEAT, SLEEP, STAMP, TURN, URGENT,
-    head_line, wake_line,
+    CPU, FLAG_BITS, FLAGS, FRONT_BYTES, FRONT_CLIENT, OFFER, PAGE_BYTES, PASSED, SEAT, SLEEP, STAMP, STATUS, TURN,
+    URGENT, WRITE_WAKE, head_line, wake_line,
+};
+pub use layout::{
+    Cursor, End, FLAG_URGENT, INLINE_BYTES, RING_BYTES_MAX, RING_BYTES_MIN, WAKE_ARMED, WAKE_ORDER, lane_bytes,
 };
 
 /// What [`LaneMemory::discard_ring`] leaves.
@@ -150,11 +152,11 @@ impl LaneMemory {
         unsafe { &*self.base.add(offset).cast::<AtomicU64>() }
     }
 
-    /// How far `end` has written: see the lane protocol for the packing.
+    /// How far `end` has written.
     #[must_use]
     #[inline]
-    pub fn cursor(&self, end: End) -> u64 {
-        self.word64(self.front(end)).load(Ordering::Acquire)
+    pub fn cursor(&self, end: End) -> Cursor {
+        Cursor::from_word(self.word64(self.front(end)).load(Ordering::Acquire))
     }
 
     /// Where the front of `end` stands: for hints to the processor.
@@ -165,8 +167,8 @@ impl LaneMemory {
 
     /// Publishes what `end` has written.
     #[inline]
-    pub fn set_cursor(&self, end: End, cursor: u64) {
-        self.word64(self.front(end)).store(cursor, Ordering::Release);
+    pub fn set_cursor(&self, end: End, cursor: Cursor) {
+        self.word64(self.front(end)).store(cursor.word(), Ordering::Release);
     }
 
     /// How many bytes `end` has read.
@@ -203,14 +205,14 @@ impl LaneMemory {
     #[must_use]
     #[inline]
     pub fn echo(&self, end: End) -> (u64, bool) {
-        let status = self.word64(self.front(end) + 8).load(Ordering::Acquire);
+        let status = self.word64(self.front(end) + STATUS).load(Ordering::Acquire);
         (status >> FLAG_BITS, status & u64::from(FLAG_URGENT) != 0)
     }
 
     /// Stores how many bytes `end` has read, modulo 2^48. Only `end` calls this, under its tx lock.
     #[inline]
     pub fn set_echo(&self, end: End, read: u64) {
-        let status = self.word64(self.front(end) + 8);
+        let status = self.word64(self.front(end) + STATUS);
         let flags = status.load(Ordering::Relaxed) & FLAGS;
         status.store(read << FLAG_BITS | flags, Ordering::Release);
     }
@@ -219,13 +221,13 @@ impl LaneMemory {
     #[must_use]
     #[inline]
     pub fn flags(&self, end: End) -> u32 {
-        (self.word64(self.front(end) + 8).load(Ordering::Acquire) & FLAGS) as u32
+        (self.word64(self.front(end) + STATUS).load(Ordering::Acquire) & FLAGS) as u32
     }
 
     /// Stores the flags of `end`, 16 bits. Only `end` calls this, under its tx lock.
     #[inline]
     pub fn set_flags(&self, end: End, flags: u32) {
-        let status = self.word64(self.front(end) + 8);
+        let status = self.word64(self.front(end) + STATUS);
         let echo = status.load(Ordering::Relaxed) & !FLAGS;
         status.store(echo | u64::from(flags) & FLAGS, Ordering::Release);
     }
@@ -241,7 +243,7 @@ impl LaneMemory {
     #[must_use]
     #[inline]
     pub fn write_wake(&self, end: End) -> &AtomicU32 {
-        self.word32(wake_line(end) + 4)
+        self.word32(wake_line(end) + WRITE_WAKE)
     }
 
     /// The word by which `end`, as a writer, asks to be told when the reader's turn is over.
@@ -293,7 +295,7 @@ impl LaneMemory {
     #[must_use]
     #[inline]
     pub fn cpu(&self, end: End) -> &AtomicU32 {
-        self.word32(wake_line(end) + 8)
+        self.word32(wake_line(end) + CPU)
     }
 
     /// Reads the word that says whether the lane in a memory file is taken, without mapping it.
@@ -401,12 +403,13 @@ impl LaneMemory {
         unsafe { [(self.base.add(ring + offset), first), (self.base.add(ring), length - first)] }
     }
 
-    /// Makes the lane as new: all words zero but the seat, which is the server's. Only the owner of a lane that nobody
+    /// Makes the lane as new: all words zero but the seat, which is the server's, and the stamps, which mean something
+    /// once an end has something to tell. Only the owner of a lane that nobody
     /// uses may do this.
     pub fn reset(&self) {
         self.offer().store(0, Ordering::Relaxed);
         for end in [End::Client, End::Server] {
-            self.set_cursor(end, 0);
+            self.set_cursor(end, Cursor::default());
             self.set_head(end, 0);
             self.set_echo(end, 0);
             self.set_flags(end, 0);
@@ -462,11 +465,12 @@ mod tests {
             }
         }
         for end in [End::Client, End::Server] {
-            assert_eq!((lane.cursor(end), lane.head(end), lane.flags(end)), (0, 0, 0));
+            assert_eq!((lane.cursor(end), lane.head(end), lane.flags(end)), (Cursor::default(), 0, 0));
         }
         let (again, _) = LaneMemory::adopt(fd, RING_BYTES_MIN).unwrap();
-        lane.set_cursor(End::Server, 7);
-        assert_eq!(again.cursor(End::Server), 7);
+        let cursor = Cursor { tail: 7, base: 5 };
+        lane.set_cursor(End::Server, cursor);
+        assert_eq!(again.cursor(End::Server), cursor);
         assert!(matches!(LaneMemory::adopt(fd, RING_BYTES_MIN * 2), Err(MapError::Fault(MemfdFault::Size))));
         // SAFETY: neither mapping is used afterwards.
         unsafe {

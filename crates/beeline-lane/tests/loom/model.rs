@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::panic::resume_unwind;
 
-use beeline_lane::{BellFault, Bells, End, RxState, Sink, Source, Storage, TxState, Wake};
+use beeline_lane::{BellFault, Bells, Cursor, End, RxState, Sink, Source, Storage, TxState, Wake};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
@@ -165,13 +165,15 @@ impl Storage for &Holder {
     fn ring_bytes(&self) -> u32 {
         RING as u32
     }
-    fn cursor(&self, end: End) -> u64 {
+    fn cursor(&self, end: End) -> Cursor {
         self.fuse.burn();
-        self.lane.fronts[end as usize].cursor.load(Acquire)
+        let word = self.lane.fronts[end as usize].cursor.load(Acquire);
+        Cursor { tail: (word >> 32) as u32, base: word as u32 }
     }
-    fn set_cursor(&self, end: End, cursor: u64) {
+    fn set_cursor(&self, end: End, cursor: Cursor) {
         self.fuse.burn();
-        self.lane.fronts[end as usize].cursor.store(cursor, Release);
+        let word = u64::from(cursor.tail) << 32 | u64::from(cursor.base);
+        self.lane.fronts[end as usize].cursor.store(word, Release);
         // A holder may die between publishing and noting it.
         self.fuse.burn();
     }

@@ -6,7 +6,7 @@
 //! 0x0100  wake line of end 0: read_wake u32, write_wake u32, cpu u32, offer u32, urgent u64, passed u64, turn u32, -,
 //!         sleep u64
 //! 0x0180  wake line of end 1: the same, with a seat in the offer's place
-//! 0x0200  front of end 0: cursor u64, status u64, then ring 0 (client to server)
+//! 0x0200  front of end 0: cursor u64 ([`Cursor`]), status u64, then ring 0 (client to server)
 //!   +16   ring 0, ring_bytes long; its first 48 bytes share the front's cache line
 //! R+4096  front of end 1: the same, then ring 1 (server to client)
 //! 2R+8192 end
@@ -39,9 +39,15 @@ pub(super) const WAKE_LINES: usize = 0x100;
 pub(super) const LINE_STRIDE: usize = 0x80;
 pub(super) const FRONT_CLIENT: usize = 0x200;
 pub(super) const FRONT_BYTES: usize = 16;
+/// Of a front: where the status stands.
+pub(super) const STATUS: usize = 8;
 /// In a front's status: the flags below, the echo above.
 pub(super) const FLAG_BITS: u32 = 16;
 pub(super) const FLAGS: u64 = (1 << FLAG_BITS) - 1;
+/// Of a wake line: where the word stands by which a writer asks to be told of room.
+pub(super) const WRITE_WAKE: usize = 4;
+/// Of a wake line: where its end says which CPU it last woke up on.
+pub(super) const CPU: usize = 8;
 /// Of the client's wake line: where the word about the offer stands.
 pub(super) const OFFER: usize = 12;
 /// Of the server's: where the word about its seat stands.
@@ -55,11 +61,33 @@ pub(super) const TURN: usize = 32;
 pub(super) const SLEEP: usize = 40;
 /// Of a head line: where the stamp stands.
 pub(super) const STAMP: usize = 8;
+/// In a wake word: it is armed.
+pub const WAKE_ARMED: u32 = 1;
 /// In a read wake word: the reader wants to know when the first byte came ([`super::LaneMemory::set_stamp`]).
 pub const WAKE_ORDER: u32 = 2;
 /// The flag of an end that has ever marked a byte urgent.
 pub const FLAG_URGENT: u32 = 64;
 pub(super) const PAGE_BYTES: usize = 4096;
+
+/// How far an end has written, and with which count a byte stands at the beginning of its ring: one word in the lane's
+/// memory, so that nobody pairs an old one with a new one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cursor {
+    /// Bytes written so far, modulo 2^32.
+    pub tail: u32,
+    /// The count that belongs to the ring's first place.
+    pub base: u32,
+}
+
+impl Cursor {
+    pub(super) const fn from_word(word: u64) -> Self {
+        Self { tail: (word >> 32) as u32, base: word as u32 }
+    }
+
+    pub(super) const fn word(self) -> u64 {
+        (self.tail as u64) << 32 | self.base as u64
+    }
+}
 
 /// Size of a lane's memory file for rings of `ring_bytes` in each direction.
 #[must_use]

@@ -219,7 +219,7 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
         if budget.is_open() && !desc.shared.load(Relaxed) {
             side.rx.begin_awake(&lane, desc.end());
         }
-        let news = || (lane.cursor(peer) >> 32) as u32 != known || lane.flags(peer) != flags;
+        let news = || lane.cursor(peer).tail != known || lane.flags(peer) != flags;
         match budget.spin(patience, news) {
             Spun::News => return Waited::Again,
             Spun::Signal => {

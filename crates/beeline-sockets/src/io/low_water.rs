@@ -25,7 +25,7 @@ use crate::side::{LOWERED, SideState, state};
 /// Counts what has arrived. Returns the tail up to which each byte was an arrival; `arrivals` counts the others.
 #[inline]
 pub(crate) fn count_arrivals(desc: &Desc, side: &SideState) -> u32 {
-    let tail = (desc.lane().cursor(desc.end().peer()) >> 32) as u32;
+    let tail = desc.lane().cursor(desc.end().peer()).tail;
     match side.rcv_lowat() {
         0 => tail,
         LOWERED => count_since_lowered(side, tail),

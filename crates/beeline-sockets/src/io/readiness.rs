@@ -23,8 +23,7 @@ pub(crate) fn receive_over(side: &SideState) -> bool {
 /// Unread bytes without the lock: a hint, as another reader may be at work. Nonsense counts as some.
 #[inline]
 pub(crate) fn unread_hint(desc: &Desc, side: &SideState) -> u32 {
-    let cursor = desc.lane().cursor(desc.end().peer());
-    ((cursor >> 32) as u32).wrapping_sub(side.rx.head())
+    desc.lane().cursor(desc.end().peer()).tail.wrapping_sub(side.rx.head())
 }
 
 /// Whether `send` would take bytes, without the lock.
@@ -50,7 +49,7 @@ const TELLING_STATE: u32 =
 #[inline]
 pub(crate) fn plainly_readable(desc: &Desc) -> Option<bool> {
     let (side, lane, peer) = (desc.side(), desc.lane(), desc.end().peer());
-    let readable = (lane.cursor(peer) >> 32) as u32 != side.rx.head();
+    let readable = lane.cursor(peer).tail != side.rx.head();
     let plain = lane.flags(peer) & TELLING == 0
         && !side.is(TELLING_STATE)
         && side.error.load(Relaxed) == 0
@@ -64,7 +63,7 @@ pub(crate) fn rest_at(desc: &Desc, looks: &mut impl Iterator) {
     let (lane, peer, head) = (desc.lane(), desc.end().peer(), desc.side().rx.head());
     loop {
         core::hint::spin_loop();
-        let quiet = (lane.cursor(peer) >> 32) as u32 == head && lane.flags(peer) & TELLING == 0;
+        let quiet = lane.cursor(peer).tail == head && lane.flags(peer) & TELLING == 0;
         if !quiet || looks.next().is_none() {
             return;
         }

@@ -163,7 +163,7 @@ fn spin_for_data(desc: &Desc, lane: LaneMemory, side: &SideState) -> bool {
     let (peer, head) = (desc.end().peer(), side.rx.head());
     let sent = side.tx.tail();
     for look in 0..BRIEF_LOOKS {
-        if (lane.cursor(peer) >> 32) as u32 != head {
+        if lane.cursor(peer).tail != head {
             desc.read_pacing.ended_at(look, sent);
             desc.budget().paid();
             return true;

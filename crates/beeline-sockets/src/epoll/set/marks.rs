@@ -111,5 +111,5 @@ impl Seen {
 
 /// The peer's tail.
 pub fn tail(desc: &Desc) -> u32 {
-    (desc.lane().cursor(desc.end().peer()) >> 32) as u32
+    desc.lane().cursor(desc.end().peer()).tail
 }

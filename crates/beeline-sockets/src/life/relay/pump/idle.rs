@@ -28,7 +28,7 @@ impl Pump {
         let (lane, peer, head) = (self.plan.lane, self.plan.end.peer(), self.plan.side.rx.head());
         let (moved, next_ns) = looks.spin(budget_ns, now_ns, || {
             for _ in 0..LOOKS {
-                if (lane.cursor(peer) >> 32) as u32 != head && !self.socket_full {
+                if lane.cursor(peer).tail != head && !self.socket_full {
                     break;
                 }
                 core::hint::spin_loop();
