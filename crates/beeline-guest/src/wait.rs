@@ -28,7 +28,11 @@ mod mode;
 mod near;
 mod price;
 mod state;
+mod times;
+mod vain;
 mod without;
+
+pub use times::{deadline, timespec};
 
 #[cfg(test)]
 mod tests;
@@ -134,6 +138,8 @@ pub struct Patience {
     looks_after: bool,
     /// Whether a sleep of this call alone makes the process keep statistics.
     counts: bool,
+    /// Sleeps that ended with nothing to tell, each soon after the one before.
+    vain: vain::Vain,
 }
 
 impl Patience {
@@ -149,6 +155,7 @@ impl Patience {
             polls: None,
             looks_after: true,
             counts: true,
+            vain: vain::Vain::default(),
         })
     }
 
@@ -181,6 +188,11 @@ impl Patience {
             (self.handled, self.interrupted) = (handled, interrupted);
             Some(Woken::Signal { restart })
         })
+    }
+
+    /// A sleep of this call has ended, and there seems to be nothing to tell.
+    pub fn woke_in_vain(&mut self) {
+        self.vain.count();
     }
 
     /// The wait that begins does not spin, and its end tells nothing about spinning.
@@ -465,22 +477,6 @@ pub fn spares_cpus() -> bool {
         stats::count(Counter::SpinsSpared, 1);
     }
     spares
-}
-
-/// The deadline that a relative timeout means; `Some(0)` for no wait.
-pub fn deadline(timeout: Option<&libc::timespec>) -> Result<Option<u64>, Errno> {
-    let Some(timeout) = timeout else { return Ok(None) };
-    if timeout.tv_sec < 0 || !(0..1_000_000_000).contains(&timeout.tv_nsec) {
-        return Err(Errno(libc::EINVAL));
-    }
-    let wait = (timeout.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(timeout.tv_nsec as u64);
-    Ok(Some(if wait == 0 { 0 } else { kernel::now_ns().saturating_add(wait) }))
-}
-
-/// So many nanoseconds, as system calls have them.
-#[must_use]
-pub fn timespec(ns: u64) -> libc::timespec {
-    libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }
 
 /// A call that does not wait, with nothing to report, still lets in signals that its mask admits: `EINTR` if one was

@@ -134,6 +134,7 @@ pub mod seat;
 mod state;
 mod storage;
 pub mod urgent;
+mod wake;
 mod writer;
 
 pub use beeline_shm::{

@@ -6,7 +6,8 @@ use beeline_shm::{Cursor, End, Sink, WAKE_ARMED};
 
 use crate::state::{RxState, TxState};
 use crate::storage::{Bells, Storage, Wake};
-use crate::writer::{PLUG_BELLS, enough_room, next_generation};
+use crate::wake::next_generation;
+use crate::writer::{PLUG_BELLS, enough_room};
 use crate::{Armed, Fault};
 
 /// Bytes copied between two publications of the head: a blocked writer goes on while the rest of a

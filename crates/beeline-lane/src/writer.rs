@@ -6,6 +6,7 @@ use beeline_shm::{Cursor, End, INLINE_BYTES, Source, WAKE_ARMED, WAKE_ORDER};
 
 use crate::state::{RxState, TxState};
 use crate::storage::{Bells, Storage, Wake};
+use crate::wake::next_generation;
 use crate::{Armed, Fault};
 
 /// Bytes copied between two publications of the cursor: a long message reaches a waiting reader while
@@ -491,19 +492,7 @@ fn say_when<S: Storage>(storage: S, end: End, state: &TxState, tail: u32, known:
     }
 }
 
-/// From one generation of a wake word to the next.
-const GENERATION: u32 = 4;
-
 /// Whether `used` bytes leave a quarter of a ring free.
 pub(crate) fn enough_room(ring_bytes: u32, used: u32) -> bool {
     used <= ring_bytes.wrapping_sub(ring_bytes >> 2)
-}
-
-/// The armed wake word of the generation after `wake`. [`WAKE_ORDER`] stays what it is. None is [`crate::BEGIN_ARMED`]
-/// again.
-pub(crate) fn next_generation(wake: u32) -> u32 {
-    match (wake | WAKE_ARMED).wrapping_add(GENERATION) {
-        crate::BEGIN_ARMED => crate::BEGIN_ARMED.wrapping_add(GENERATION),
-        next => next,
-    }
 }

@@ -171,6 +171,7 @@ fn sleep_until_ready(
                         ready => return Outcome::Done(ready),
                     }
                 }
+                patience.woke_in_vain();
             }
             Some(Woken::TimedOut) if !patience.is_over() => {}
             Some(Woken::TimedOut) => {

@@ -258,8 +258,12 @@ unsafe extern "C" fn clone_copy(
         beeline_sockets::stats::remove_file();
         status
     }
-    resolve();
-    let real = CLONE.load(core::sync::atomic::Ordering::Acquire);
+    let mut real = CLONE.load(core::sync::atomic::Ordering::Acquire);
+    if real.is_null() {
+        // Not in each call: in the child of a fork that libc does not know of, the linker may be locked for ever.
+        resolve();
+        real = CLONE.load(core::sync::atomic::Ordering::Acquire);
+    }
     if real.is_null() {
         return crate::real::fail(libc::ENOSYS) as c_int;
     }

@@ -11,7 +11,8 @@ use super::listeners::{hidden_of, watch_hidden};
 use super::nested::call_off;
 use super::readiness::readiness;
 use super::registration::{
-    EPOLLEXCLUSIVE, deregister, expose, park, tell_again, unpark, unpark_all, unpark_namesakes, unpark_number, watch,
+    EPOLLEXCLUSIVE, asked_of_kernel, deregister, expose, park, tell_again, unpark, unpark_all, unpark_namesakes,
+    unpark_number, watch,
 };
 use super::set::{Entry, SETS, Set, set_of};
 use super::waker::{WAKER, wake_sleeper};
@@ -262,7 +263,8 @@ fn add(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event, desc: Option<&'s
         return Err(Errno(libc::EINVAL));
     }
     if !lane {
-        kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, Some(event))?;
+        let told = libc::epoll_event { events: asked_of_kernel(event.events, desc), ..event };
+        kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, Some(told))?;
     }
     let told = set.take_parked(fd);
     let Some(entry) = set.insert(fd, event.events, event.u64, desc) else {
@@ -296,7 +298,8 @@ fn modify(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event, entry: &Entry
         return if watch(epfd, set, fd, entry) { Ok(ready) } else { Err(Errno(libc::ENOENT)) };
     } else {
         let operation = if is_fired_over_tcp(entry) { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
-        kernel::epoll_ctl(epfd, operation, fd, Some(event))?;
+        let told = libc::epoll_event { events: asked_of_kernel(event.events, entry.desc()), ..event };
+        kernel::epoll_ctl(epfd, operation, fd, Some(told))?;
         set.modify(fd, entry, event.events, event.u64);
         hidden_of(entry, |hidden| {
             let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);

@@ -261,7 +261,7 @@ fn arm_for(
     if interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) != 0 && !desc.side().is(crate::side::state::PEER_FIN) {
         let since = beeline_lane::Since::Tail(since);
         let Some(guard) = guards::rx_of(fd, desc) else { return Ok(Armed::Ready) };
-        if io::arm_reader(fd, desc, &guard, since, own, sleep)? == Armed::Ready {
+        if io::arm_reader(fd, desc, &guard, since, false, own, sleep)? == Armed::Ready {
             return Ok(Armed::Ready);
         }
     }

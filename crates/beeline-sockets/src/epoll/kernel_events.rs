@@ -8,7 +8,7 @@ use super::bells::drain_bells;
 use super::events::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT};
 use super::faults::hear;
 use super::limits::LOOK_TICKS_MIN;
-use super::listeners::disarm_pair;
+use super::listeners::{arm_pair_again, disarm_pair};
 use super::nested::any_ready;
 use super::order::Own;
 use super::readiness::arrivals;
@@ -103,6 +103,7 @@ impl Call {
                         listener = Some((fd, desc));
                     }
                 }
+                Some((_, Kind::Epoll)) if entry.fired.load(Relaxed) => pause(self.epfd, fd, entry),
                 Some((desc, Kind::Epoll)) => {
                     // An arrival that was reported already may be told by the kernel only now.
                     let told =
@@ -209,11 +210,15 @@ impl Call {
     /// have not said hello, which changes sets; so the set is not locked.
     fn listener_fires(&self, fd: i32, desc: &'static Desc, event: epoll_event) -> bool {
         let in_queue = || kernel::poll_now(desc.fd.load(Relaxed), libc::POLLIN) != 0;
-        if event.events & EPOLLIN != 0 && !(desc.operations.get().is_readable)(desc) && !in_queue() {
+        let in_vain = event.events & EPOLLIN != 0 && !(desc.operations.get().is_readable)(desc) && !in_queue();
+        let _guard = self.set.lock.lock();
+        let Some(entry) = self.set.find(fd) else { return !in_vain };
+        if in_vain {
+            if entry.events.load(Relaxed) & EPOLLONESHOT != 0 && !entry.fired.load(Relaxed) {
+                arm_pair_again(self.epfd, fd, entry);
+            }
             return false;
         }
-        let _guard = self.set.lock.lock();
-        let Some(entry) = self.set.find(fd) else { return true };
         if entry.events.load(Relaxed) & EPOLLONESHOT != 0 {
             if entry.fired.load(Relaxed) {
                 return false;

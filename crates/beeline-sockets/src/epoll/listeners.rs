@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::events::{EPOLLET, EPOLLIN, EPOLLONESHOT};
-use super::registration::EPOLLEXCLUSIVE;
+use super::registration::{EPOLLEXCLUSIVE, pause, tell_again};
 use super::set::Entry;
 use crate::desc::Kind;
 use crate::operations::FURTHER_FDS;
@@ -33,11 +33,19 @@ pub(super) fn watch_hidden(epfd: i32, entry: &Entry, hidden: i32) {
     }
 }
 
+/// The kernel has told of a listener once, as it was asked, and the app is not told of it: that did not count.
+pub(super) fn arm_pair_again(epfd: i32, fd: i32, entry: &Entry) {
+    tell_again(epfd, fd, entry);
+    hidden_of(entry, |hidden| {
+        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
+        watch_hidden(epfd, entry, hidden);
+    });
+}
+
 /// One member of a pair has fired once: the other is not to fire, either.
 pub(super) fn disarm_pair(epfd: i32, fd: i32, entry: &Entry) {
     entry.fired.store(true, Relaxed);
-    let event = libc::epoll_event { events: EPOLLONESHOT, u64: entry.data.load(Relaxed) };
-    let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, Some(event));
+    pause(epfd, fd, entry);
     hidden_of(entry, |hidden| {
         let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
     });

@@ -32,7 +32,7 @@ use super::company::disband_and_wake;
 use super::events::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
 use super::set::set_of;
 use super::set::{Entry, Set};
-use crate::desc::Desc;
+use crate::desc::{Desc, Kind};
 use crate::kernel;
 
 pub(super) const EPOLLEXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
@@ -43,7 +43,7 @@ const EXACT: u32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | libc::EPOLLWAKEUP a
 fn wanted(entry: &Entry) -> u32 {
     let mut events = entry.events.load(Relaxed);
     if !entry.desc().is_some_and(Desc::is_lane) {
-        return events;
+        return asked_of_kernel(events, entry.desc());
     }
     // Urgent bytes ring as others do. Whoever waits for them alone is told of arrivals: the anchor stays readable while
     // other bytes are unread.
@@ -64,6 +64,14 @@ fn wanted(entry: &Entry) -> u32 {
         events |= if events & EPOLLEXCLUSIVE == 0 { EPOLLRDHUP } else { EPOLLIN };
     }
     events
+}
+
+/// What the kernel is to watch a member for that is no lane. A set may seem ready to it and have nothing to tell, which
+/// would use up the one shot: that is ours to keep.
+pub(super) fn asked_of_kernel(events: u32, desc: Option<&Desc>) -> u32 {
+    // The kernel refuses both together.
+    let is_kept = events & EPOLLEXCLUSIVE == 0 && desc.is_some_and(|desc| desc.kind() == Kind::Epoll);
+    if is_kept { events & !EPOLLONESHOT } else { events }
 }
 
 /// Whether a kernel that was told `told` need not be told `wanted`.
@@ -92,17 +100,22 @@ pub(super) fn make_exact(epfd: i32, fd: i32, entry: &Entry) {
     }
 }
 
-/// A bell for a lane that has fired once would be told for ever. Whoever asks for the next shot has the kernel watch
-/// again.
+/// What there is of a member that has fired once would be told for ever. Whoever asks for the next shot has the kernel
+/// watch again.
 pub(super) fn pause(epfd: i32, fd: i32, entry: &Entry) {
-    tell(epfd, fd, entry, EPOLLONESHOT);
+    if entry.desc().is_some_and(Desc::is_lane) {
+        tell(epfd, fd, entry, EPOLLONESHOT);
+    } else {
+        let event = libc::epoll_event { events: EPOLLONESHOT, u64: entry.data.load(Relaxed) };
+        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, Some(event));
+    }
 }
 
 /// The kernel may have been told something else of an entry than the table says: it is told that again. The set is
 /// locked.
 pub(super) fn tell_again(epfd: i32, fd: i32, entry: &Entry) {
     if !entry.desc().is_some_and(Desc::is_lane) {
-        let event = libc::epoll_event { events: entry.events.load(Relaxed), u64: entry.data.load(Relaxed) };
+        let event = libc::epoll_event { events: wanted(entry), u64: entry.data.load(Relaxed) };
         let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, Some(event));
     } else if !entry.dead.load(Relaxed) && entry.registered.events().is_some() {
         tell(epfd, fd, entry, wanted(entry));

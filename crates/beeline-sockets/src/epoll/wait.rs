@@ -238,6 +238,9 @@ impl Call {
                     self.look_at_company();
                     self.harvest();
                     self.slept(&patience);
+                    if self.filled == 0 {
+                        patience.woke_in_vain();
+                    }
                 }
                 None => {
                     self.harvest();

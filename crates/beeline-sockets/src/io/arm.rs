@@ -26,7 +26,7 @@ pub(crate) fn await_end(fd: i32, desc: &'static Desc, events: i16) -> bool {
     hears_of_end(desc, desc.side())
 }
 
-/// Arms a lane for bytes. `own` and `sleep` as for [`arm_lane`].
+/// Arms a lane for bytes, more than there are if it `wants_more`. `own` and `sleep` as for [`arm_lane`].
 ///
 /// # Errors
 /// A fault of the peer.
@@ -35,10 +35,11 @@ pub(crate) fn arm_reader(
     desc: &Desc,
     guard: &RxGuard,
     since: Since,
+    wants_more: bool,
     own: Option<&Own>,
     sleep: u64,
 ) -> Result<Armed, Fault> {
-    own.map_or(Ok(()), |own| hush(fd, desc, guard, own))?;
+    own.map_or(Ok(()), |own| hush(fd, desc, guard, wants_more, own))?;
     let sleep = if sleep != 0 && own.is_some_and(|own| is_alone(desc, own)) { sleep } else { 0 };
     guard.arm_for(since, sleep, &Anchor(fd))
 }
@@ -65,7 +66,7 @@ pub(crate) fn arm_lane(
         let by_level = events & (POLLIN | POLLRDNORM) != 0 && low_water(desc, side) <= 1;
         let Some(guard) = guards::rx_of(fd, desc) else { return Ok(Armed::Ready) };
         let since = if by_level { Since::Read } else { Since::Tail(guard.reader().tail()) };
-        if arm_reader(fd, desc, &guard, since, own, sleep)? == Armed::Ready {
+        if arm_reader(fd, desc, &guard, since, !by_level, own, sleep)? == Armed::Ready {
             return Ok(Armed::Ready);
         }
     }

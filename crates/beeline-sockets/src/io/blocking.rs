@@ -235,7 +235,8 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
     let (fd, armed) = match desc.await_rx(|naps| held_up.goes_on(patience, false, naps)) {
         Ok(guard) => {
             let fd = pin.fd(given);
-            (fd, hush(fd, desc, &guard, &RECEIVER).and_then(|()| guard.arm(since, &Anchor(fd))))
+            let wants_more = matches!(since, Since::Tail(_));
+            (fd, hush(fd, desc, &guard, wants_more, &RECEIVER).and_then(|()| guard.arm(since, &Anchor(fd))))
         }
         Err(Unlocked::Gone) => return Waited::Kernel,
         Err(Unlocked::Busy(_)) => return held_up.waited().restarted(given, desc),
@@ -260,7 +261,12 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
             side.rx.note_bell();
             Waited::Again
         }
-        (Woken::Ready(_), None) => kernel_said(fd, desc, fds[0].revents).into(),
+        (Woken::Ready(_), None) => {
+            if matches!(since, Since::Tail(tail) if lane.cursor(peer).tail == tail) {
+                patience.woke_in_vain();
+            }
+            kernel_said(fd, desc, fds[0].revents).into()
+        }
         _ => Waited::Again,
     }
 }

@@ -39,13 +39,14 @@ pub(crate) fn may_have_bells(desc: &Desc) -> bool {
     desc.side().rx.may_have_bells(&desc.lane(), desc.end())
 }
 
-/// Before an arming by somebody who may be alone: takes out the bells of a ring that has been read.
+/// Before an arming by somebody who may be alone: takes out the bells of a ring that has been read, or that holds less
+/// than they wait for (`wants_more`), as these would end the sleep at once.
 ///
 /// # Errors
 /// A fault of the peer.
 #[inline]
-pub(crate) fn hush(fd: i32, desc: &Desc, guard: &RxGuard, own: &Own) -> Result<(), Fault> {
-    match may_have_bells(desc) && !guard.reader().has_news() && is_alone(desc, own) {
+pub(crate) fn hush(fd: i32, desc: &Desc, guard: &RxGuard, wants_more: bool, own: &Own) -> Result<(), Fault> {
+    match may_have_bells(desc) && (wants_more || !guard.reader().has_news()) && is_alone(desc, own) {
         true => guard.reader().drain_bells(&Anchor(fd)),
         false => Ok(()),
     }

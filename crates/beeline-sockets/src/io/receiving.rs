@@ -234,7 +234,7 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
             if pending {
                 return Break(Outcome::fail(side.take_error()));
             }
-            return match empty(fd, desc, guard) {
+            return match empty(fd, desc, guard, self.peeks()) {
                 Some(Outcome::Kernel) => Break(left(self.given, desc, 0)),
                 Some(outcome) => Break(outcome),
                 None => Continue(()),
@@ -296,8 +296,11 @@ fn over(side: &SideState, got: usize) -> Outcome {
 /// A non-blocking `recv` that found nothing: from now on the kernel's view must tell about new data, as the app may
 /// wait by means that pass no hook of ours. An app that asks again and again without waiting is spared the bells: it
 /// will ask again. So is one that waits by our hooks, in a set or as it did before this `recv`: they arm the lane.
+///
+/// A peer that was killed, or that ended without a close, has told nobody but the kernel. That is asked in either case:
+/// by one that `peeks` always, as it mostly wants to know whether the peer is still there, else now and then.
 #[inline]
-pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outcome> {
+pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard, peeks: bool) -> Option<Outcome> {
     if guard.side.is(state::OFFERED) && upkeep::is_due() {
         drop(guard);
         return if upkeep::look_after() { None } else { Some(Outcome::fail(libc::EAGAIN)) };
@@ -308,7 +311,11 @@ pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outc
     // Who shares it may wait otherwise, and so may a set that came with it from another program.
     let is_excused = desc.pace.take_excuse() && !desc.shared.load(Relaxed);
     if is_excused || desc.entries.load(Relaxed) != 0 || desc.pace.count_empty() % EAGAINS_PER_ARM != 1 {
-        return Some(Outcome::fail(libc::EAGAIN));
+        if !peeks && ticks().wrapping_sub(desc.pace.looked()) < ASK_TICKS {
+            return Some(Outcome::fail(libc::EAGAIN));
+        }
+        drop(guard);
+        return unless_ended(fd, desc);
     }
     let is_named = guard.side.rx.sleep() != 0;
     let armed = guard.arm(Since::Read, &Anchor(fd));
@@ -317,22 +324,29 @@ pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard) -> Option<Outc
         alarm_poller();
     }
     match armed {
-        Ok(Armed::Sleep) => {
-            // An anchor that died tells only through the kernel.
-            let revents = kernel::poll_now(fd, libc::POLLRDHUP);
-            if revents != 0 && table::leads_to(fd, desc) {
-                return match kernel_said(fd, desc, revents) {
-                    Next::Kernel => Some(Outcome::Kernel),
-                    Next::Again => None,
-                };
-            }
-            Some(Outcome::fail(libc::EAGAIN))
-        }
+        Ok(Armed::Sleep) => unless_ended(fd, desc),
         Ok(Armed::Ready) => None,
         Err(failure) => match fault(fd, desc, failure, 0) {
             Next::Kernel => Some(Outcome::Kernel),
             Next::Again => None,
         },
+    }
+}
+
+/// Ticks between two questions after the peer of a program that asks again and again: some 0.4 ms.
+const ASK_TICKS: u64 = 1_000_000;
+
+/// What a receive that found nothing returns, if the kernel knows of no end either; else it is to look again.
+#[cold]
+fn unless_ended(fd: i32, desc: &'static Desc) -> Option<Outcome> {
+    desc.pace.look(ticks());
+    let revents = kernel::poll_now(fd, libc::POLLRDHUP);
+    if revents == 0 || !table::leads_to(fd, desc) {
+        return Some(Outcome::fail(libc::EAGAIN));
+    }
+    match kernel_said(fd, desc, revents) {
+        Next::Kernel => Some(Outcome::Kernel),
+        Next::Again => None,
     }
 }
 

@@ -347,7 +347,7 @@ fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<u
         }
         // SPLICE_F_NONBLOCK is about the pipe alone.
         if side.nonblock.load(Relaxed) != 0 {
-            match receiving::empty(fd, desc, guard) {
+            match receiving::empty(fd, desc, guard, false) {
                 Some(Outcome::Kernel) => return Err(left(given, desc, 0)),
                 Some(outcome) => return Err(outcome),
                 None => continue,

@@ -111,7 +111,7 @@ pub unsafe fn kept(list: List, image: Image) -> List {
 
 /// Whether the next program's dynamic linker will find the library: not after `chroot`, for example. A name that it
 /// looks for by itself is not judged, and behind a filter nothing can be asked.
-fn is_there() -> bool {
+pub(super) fn is_there() -> bool {
     let mut path = [0u8; libc::PATH_MAX as usize];
     let entry = entry();
     if entry.len() >= path.len() {

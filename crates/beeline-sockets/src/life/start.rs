@@ -1,7 +1,7 @@
 //! The process begins: its options, what it has inherited, and what its code may do.
 
 use super::image::{self, Image, Program};
-use super::{adopt, code, fork, sandbox};
+use super::{adopt, code, environment, fork, sandbox};
 use crate::lock::Lock;
 use crate::process::{self, config};
 use crate::{slots, stats, table};
@@ -53,10 +53,13 @@ fn start_now() {
 /// Looks at a program that is about to be executed or spawned.
 #[must_use]
 pub fn look(program: Program<'_>) -> Image {
-    if process::has_started() {
-        image::inspect(program, process::environment::variable(b"PATH="))
-    } else {
-        Image::Takes
+    if !process::has_started() {
+        return Image::Takes;
+    }
+    match image::inspect(program, process::environment::variable(b"PATH=")) {
+        // After `chroot`, for example, or for another user.
+        Image::Takes if !environment::is_there() => Image::Ignores,
+        image => image,
     }
 }
 

@@ -55,8 +55,7 @@ pub(super) fn prepare_exec(image: Image) {
             return;
         }
         let parts_stay = image == Image::Takes && part_fds(desc).is_none();
-        let mut meant = || is_held_here_alone(desc) || parts_stay && let_go.of(desc);
-        if is_standard(fd) || (parts_stay || image != Image::Takes) && meant() {
+        if is_standard(fd) || (parts_stay || image != Image::Takes) && let_go.of(desc) {
             demote(fd, desc);
         }
     });
