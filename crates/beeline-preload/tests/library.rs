@@ -270,6 +270,12 @@ cases! { activates:
     who_watches_is_told_the_truth;
 }
 
+cases! { waits:
+    a_look_finds_that_the_peer_has_ended
+    who_waits_for_more_than_there_is_sleeps
+    a_set_that_was_ready_in_vain_tells_once;
+}
+
 cases! { sandbox:
     a_filter_finds_no_lanes
     a_filter_by_number_finds_no_lanes
