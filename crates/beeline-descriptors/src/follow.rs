@@ -43,7 +43,7 @@ use beeline_guest::thread::Section;
 /// How long a follower waits for the answer. The relay answers between two system calls.
 const ANSWER_NS: u64 = 5_000_000_000;
 /// The same in the middle of a change.
-const BRIEF_NS: u64 = 500_000_000;
+pub const BRIEF_NS: u64 = 500_000_000;
 
 /// What is said at the gate.
 #[derive(Clone, Copy)]
@@ -197,7 +197,9 @@ pub fn name(gate: &Gate) -> Option<SockAddr> {
 }
 
 fn say(socket: i32, gate: &Gate, wish: u32, flags: i32) -> sys::SysResult {
-    let message = Message { secret: gate.question.load(Relaxed), sharer: process::owner(), wish };
+    // A child that has its parent's memory speaks for itself alone, and is on no list.
+    let sharer = if process::is_guest_of_parent() { 0 } else { process::owner() };
+    let message = Message { secret: gate.question.load(Relaxed), sharer, wish };
     kernel::send(socket, bytes_of(&message), libc::MSG_NOSIGNAL | flags)
 }
 
@@ -207,7 +209,7 @@ fn bytes_of(message: &Message) -> &[u8] {
 }
 
 /// Asks for the program's socket.
-fn ask(gate: &Gate, patience_ns: u64) -> Option<i32> {
+pub fn ask(gate: &Gate, patience_ns: u64) -> Option<i32> {
     let socket = visit(gate)?;
     let deadline = kernel::now_ns().saturating_add(patience_ns);
     // A relay that is stopped takes nothing, and the kernel has room for a few questions only.

@@ -181,7 +181,9 @@ cases! { relays:
     a_static_program_serves_behind_a_relay
     streams_that_are_there_already_use_a_connection
     streams_that_are_there_already_use_an_accepted_connection
-    who_could_not_leave_a_lane_follows_who_could;
+    who_could_not_leave_a_lane_follows_who_could
+    a_program_of_a_vfork_has_a_connection_as_its_streams
+    several_programs_of_vforks_have_one_connection;
 }
 
 cases! { rings:

@@ -113,6 +113,49 @@ static void streams_that_are_there_already_use_a_connection(void) {
     }
 }
 
+/* Runs a program in the child of a vfork, with a connection as its streams. */
+static pid_t starts(int fd, const char *program, const char *argument) {
+    pid_t child = vfork();
+    if (child == 0) {
+        dup2(fd, 0);
+        dup2(fd, 1);
+        execl("/nowhere/to/be/found", "found", argument, NULL);
+        execl(program, program, argument, NULL);
+        _exit(127);
+    }
+    CHECK(child > 0);
+    return child;
+}
+
+static void a_program_of_a_vfork_has_a_connection_as_its_streams(void) {
+    int ends[2];
+    pair(ends);
+    pid_t child = starts(ends[1], "/usr/bin/sort", "-r");
+    CHECK(write(ends[1], "parent\n", 7) == 7);
+    CHECK(write(ends[0], "a\nc\nb\n", 6) == 6 && shutdown(ends[0], SHUT_WR) == 0);
+    CHECK(status_of(child) == 0);
+    hears(ends[0], "parent\nc\nb\na\n");
+    CHECK(write(ends[1], "last", 4) == 4 && close(ends[1]) == 0);
+    hears(ends[0], "last");
+    char byte;
+    CHECK(read(ends[0], &byte, 1) == 0);
+}
+
+static void several_programs_of_vforks_have_one_connection(void) {
+    int ends[2];
+    pair(ends);
+    CHECK(status_of(starts(ends[1], "/bin/echo", "first")) == 0);
+    CHECK(status_of(starts(ends[1], "/bin/echo", "second")) == 0);
+    hears(ends[0], "first\nsecond\n");
+    CHECK(write(ends[0], "question", 8) == 8);
+    hears(ends[1], "question");
+    CHECK(status_of(starts(ends[1], "/bin/echo", "third")) == 0);
+    hears(ends[0], "third\n");
+    CHECK(close(ends[0]) == 0);
+    char byte;
+    CHECK(read(ends[1], &byte, 1) == 0);
+}
+
 static int slept_on;
 static pid_t sleeper;
 
@@ -194,6 +237,8 @@ static const struct guest_case CASES[] = {
     CASE(streams_that_are_there_already_use_a_connection),
     CASE(streams_that_are_there_already_use_an_accepted_connection),
     CASE(who_could_not_leave_a_lane_follows_who_could),
+    CASE(a_program_of_a_vfork_has_a_connection_as_its_streams),
+    CASE(several_programs_of_vforks_have_one_connection),
 };
 
 int main(int argc, char **argv) {

@@ -165,6 +165,8 @@ pub fn before_exec(image: Image) -> Loan {
         if image != Image::Takes {
             stats::before_strange_program();
         }
+    } else {
+        stranger::prepare_exec_as_guest();
     }
     if image != Image::Takes {
         return loan;

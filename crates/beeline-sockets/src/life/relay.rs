@@ -20,6 +20,7 @@
 //! 6. If a relay cannot be made, nothing has changed.
 
 mod gate;
+pub(super) mod guest;
 mod pair;
 mod process;
 mod pump;
@@ -35,7 +36,7 @@ use self::gate::Attendance;
 use self::pair::Pair;
 use self::process::Task;
 use self::pump::Plan;
-use crate::desc::{Desc, Kind};
+use crate::desc::{Desc, Kind, RxGuard, TxGuard};
 use crate::follow::{self, follow_if_relayed};
 use crate::io::Anchor;
 use crate::side::{SideState, state};
@@ -147,11 +148,26 @@ fn gate(desc: &'static Desc, pair: &Pair) -> Result<Attendance, Reason> {
 
 /// Starts the relay and puts the app's end of the pair in the anchor's place.
 fn switch(fd: i32, desc: &'static Desc, pair: &Pair, attendance: Attendance) -> Result<(), Reason> {
+    if !table::may_be_put_under(fd, desc, pair.app) {
+        return Err(Reason::RelayFailed);
+    }
+    let both = begin(fd, desc, pair, attendance)?;
+    // From here on the end is the relay's, and so is this process's part in it.
+    desc.shared.store(true, Relaxed);
+    table::put_under(fd, desc, pair.app);
+    meet::spoil_lane(desc);
+    desc.draft.connectable.settle();
+    desc.mark_tcp();
+    drop(both);
+    Ok(())
+}
+
+/// Starts the relay: from then on the end is the relay's alone. Both directions are locked for the caller.
+fn begin(fd: i32, desc: &'static Desc, pair: &Pair, attendance: Attendance) -> Result<(TxGuard, RxGuard), Reason> {
     let Some((tx, rx)) = desc.lock_tx_and_rx() else { return Err(Reason::RelayFailed) };
     let side = tx.side;
     // Threads that sleep on the anchor could miss that it is not theirs any more: the relay takes bells meant for them.
-    let may_switch = table::may_be_put_under(fd, desc, pair.app);
-    if desc.keepers.pins() != 0 || side.is(state::POISONED) || !may_switch {
+    if desc.keepers.pins() != 0 || side.is(state::POISONED) {
         return Err(Reason::RelayFailed);
     }
     prepare(fd, side, pair.app);
@@ -166,14 +182,7 @@ fn switch(fd: i32, desc: &'static Desc, pair: &Pair, attendance: Attendance) -> 
         // Writers of other processes that wait for room.
         Anchor(fd).unplug();
     }
-    // From here on the end is the relay's, and so is this process's part in it.
-    desc.shared.store(true, Relaxed);
-    table::put_under(fd, desc, pair.app);
-    meet::spoil_lane(desc);
-    desc.draft.connectable.settle();
-    desc.mark_tcp();
-    drop((tx, rx));
-    Ok(())
+    Ok((tx, rx))
 }
 
 /// Gives the socket what the app has set on the connection.

@@ -4,7 +4,8 @@
 //! ([`demote`]). That is done
 //!
 //! 1. for a standard descriptor (0 to 2) of a program that is executed or spawned, with the library or without: libc's
-//!    streams read and write past any hook;
+//!    streams read and write past any hook. In the child of a `vfork`, whose parent keeps the connection, too, that has
+//!    a way of its own ([`super::relay::guest`]);
 //! 2. for any descriptor that survives `execve` into a program that will not have the library, if nobody else holds the
 //!    connection: then it can only be meant for that program. The same if that program will have the library and the
 //!    lane's memory cannot go along, because its descriptors were not kept. The parent of a process that was forked for
@@ -24,7 +25,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use beeline_stats::Reason;
 
-use super::handover::{NAMED_FOR_STDIO, NOT_NAMED, part_fds, stays_open};
+use super::handover::{NAMED_FOR_STDIO, NOT_NAMED, by_cookie, part_fds, stays_open};
 use super::image::Image;
 use crate::desc::{Desc, Kind};
 use crate::{kernel, options, table};
@@ -38,9 +39,13 @@ pub(super) fn demote(fd: i32, desc: &'static Desc) -> bool {
 /// As [`demote`], for an end that is sent to a process which may not have the library. If it cannot be, the end fails
 /// in the hands of such a process, and when all have closed it, the peer sees a reset and not a stream that ended well.
 pub(super) fn give_away(fd: i32, desc: &'static Desc) {
-    if demote(fd, desc) {
-        return;
+    if !demote(fd, desc) {
+        fail_at_end(desc);
     }
+}
+
+/// When all have closed the connection, the peer is to see a reset.
+fn fail_at_end(desc: &'static Desc) {
     let _both = desc.lock_both();
     if desc.is_lane() {
         desc.side().linger.store(1, Relaxed);
@@ -59,6 +64,18 @@ pub(super) fn prepare_exec(image: Image) {
             demote(fd, desc);
         }
     });
+}
+
+/// The same in the child of a `vfork`, whose standard descriptors are meant for the program. What else it has open is
+/// its parent's, too.
+pub(super) fn prepare_exec_as_guest() {
+    for fd in 0..=2 {
+        if let Some(desc) = stays_open(fd).then(|| by_cookie(fd)).flatten()
+            && super::relay::guest::demote(fd, desc).is_err()
+        {
+            fail_at_end(desc);
+        }
+    }
 }
 
 fn is_held_here_alone(desc: &Desc) -> bool {

@@ -125,12 +125,13 @@ pub const CALLS: &[Row] = &[
         &["fork", "vfork", "__vfork", "clone", "_Fork"],
         Passed,
         "fork(2) has handlers of its own (pthread_atfork(3)), which are undone if it fails. A connection that the child of a vfork hands to a program \
-         without the library, or as its standard input, gets no relay (`vfork_child`): its parent's descriptors are out \
-         of its reach.",
+         as its standard input or output goes to a relay, whose parent follows; under another number a program without \
+         the library gets none (`vfork_child`), as its parent has it, too.",
         &[
             "fork/",
             "guest:a_fork_that_fails_changes_nothing",
             "guest:a_vfork_child_changes_nothing_here",
+            "guest:a_program_of_a_vfork_has_a_connection_as_its_streams",
             "guest:clone_on_another_stack_works",
         ],
     ),
