@@ -10,7 +10,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use beeline_shm::sys::{self, call};
+use beeline_shm::sys;
 use beeline_wire::BELL;
 
 use crate::kernel;
@@ -44,12 +44,7 @@ pub fn small_send_buffer() -> Option<i32> {
 
 /// Measures on a pair of sockets of our own.
 fn measure() -> Option<u32> {
-    let mut pair = [-1i32; 2];
-    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    let args = [libc::AF_UNIX as usize, kind as usize, 0, (&raw mut pair) as usize, 0, 0];
-    // SAFETY: room for two descriptors.
-    unsafe { call(libc::SYS_socketpair, args) }.ok()?;
-    let [ours, theirs] = pair;
+    let [ours, theirs] = sys::socket_pair().ok()?;
     let found = choose(ours).filter(|_| holds(ours, theirs));
     let _ = sys::close(ours);
     let _ = sys::close(theirs);

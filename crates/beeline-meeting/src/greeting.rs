@@ -2,6 +2,7 @@
 
 use core::net::SocketAddr;
 
+use beeline_shm::sys;
 use beeline_stats::Reason;
 use beeline_wire::{ConnName, DoorName, Held, Hello};
 
@@ -12,6 +13,19 @@ use super::trust::Peer;
 use super::{hello_io, trust};
 use crate::kernel::{self, SockAddr};
 use crate::{Errno, calibrate, process};
+
+/// Whether the door of a listener seems to be open, or full. The server hears nothing of the question: the kernel finds
+/// the door, and then that who asks is connected already. Where it cannot be asked the answer is yes.
+#[must_use]
+pub fn is_open(cookie: u64) -> bool {
+    let Some(door) = SockAddr::abstract_unix(DoorName::encode(cookie).as_bytes()) else { return true };
+    let Ok([probe, peer]) = sys::socket_pair() else { return true };
+    let answer = kernel::connect(probe, &door);
+    for end in [probe, peer] {
+        let _ = sys::close(end);
+    }
+    answer != Err(Errno(libc::ECONNREFUSED))
+}
 
 /// Connects to the door, and proves that it is the listener's own. Returns who opened it.
 ///

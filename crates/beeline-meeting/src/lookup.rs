@@ -320,7 +320,7 @@ pub fn is_known_doorless(destination: SocketAddr) -> bool {
 }
 
 /// Notes that a client found no door; or that what was remembered led nowhere.
-pub(super) fn note_doorless(destination: SocketAddr) {
+pub fn note_doorless(destination: SocketAddr) {
     let until = kernel::now_ns().saturating_add(REMEMBERED_NS);
     change(destination, |entry| entry.doorless_until_ns = until);
 }

@@ -57,7 +57,7 @@ use crate::slab::{Slab, Stable};
 use crate::{hidden, kernel, limits, stats};
 
 pub use offer::{Offer, client_lane};
-pub use sides::{Side, side};
+pub use sides::{Side, has_none, side};
 pub(crate) use standing::give_up;
 pub use standing::{Standing, any_idle, standing, standing_soon};
 

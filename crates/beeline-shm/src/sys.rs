@@ -109,6 +109,18 @@ pub fn futex(word: &AtomicU32, operation: i32, value: u32, timeout: Option<&libc
     unsafe { syscall6(libc::SYS_futex, args) };
 }
 
+/// Two `AF_UNIX` stream sockets that are connected to each other, close-on-exec and not blocking.
+///
+/// # Errors
+/// Those of socketpair(2).
+pub fn socket_pair() -> Result<[i32; 2], Errno> {
+    let mut ends = [-1i32; 2];
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let args = [libc::AF_UNIX as usize, kind as usize, 0, (&raw mut ends) as usize, 0, 0];
+    // SAFETY: room for two descriptors.
+    unsafe { call(libc::SYS_socketpair, args) }.map(|_| ends)
+}
+
 /// `mmap(2)`: a shared mapping of `length` bytes of `fd` from offset 0.
 pub fn map_shared(fd: i32, length: usize) -> Result<*mut u8, Errno> {
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;

@@ -6,7 +6,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{End, offer};
-use beeline_shm::sys::call;
+use beeline_shm::sys;
 use beeline_stats::Reason;
 
 use super::LaneEnd;
@@ -24,12 +24,7 @@ pub fn pair() -> Result<(LaneEnd, LaneEnd), Reason> {
     if calibrate::small_send_buffer().is_none() {
         return Err(Reason::KernelUnsupported);
     }
-    let mut anchors = [-1i32; 2];
-    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    let arguments = [libc::AF_UNIX as usize, kind as usize, 0, (&raw mut anchors) as usize, 0, 0];
-    // SAFETY: room for two descriptors.
-    unsafe { call(libc::SYS_socketpair, arguments) }.map_err(|_| Reason::DescriptorsShort)?;
-    let [near, far] = anchors.map(OwnedAnchor);
+    let [near, far] = sys::socket_pair().map_err(|_| Reason::DescriptorsShort)?.map(OwnedAnchor);
     let offer = pool::client_lane(COOKIE)?;
     for end in [End::Client, End::Server] {
         offer.lane.memory().read_wake(end).store(beeline_lane::BEGIN_ARMED, Relaxed);

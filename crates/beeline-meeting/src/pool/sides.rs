@@ -79,6 +79,12 @@ impl Side {
     }
 }
 
+/// Whether the next side has to be made.
+#[must_use]
+pub fn has_none() -> bool {
+    COUNT.load(Relaxed) == 0
+}
+
 fn take() -> Option<(SideMemory, Option<i32>)> {
     let _guard = LOCK.lock();
     let address = FIRST.load(Relaxed);

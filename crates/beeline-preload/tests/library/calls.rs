@@ -153,3 +153,27 @@ fn a_client_over_tcp_costs_a_server_hardly_a_look_at_its_door() {
         assert!(looks < CONNECTIONS * 3 / 4, "{style}: {looks} looks");
     }
 }
+
+/// What a program that makes one connection, to a server without Beeline, makes more of than without the library: at
+/// its start, to find out that there is no door, and to put the reason on record. It was 162.
+#[test]
+fn one_connection_to_a_server_without_beeline_costs_so_many_calls_more() {
+    const MORE_MOST: usize = 115;
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a listener");
+    let port = listener.local_addr().expect("its address").port().to_string();
+    let calls = |library: Option<&Path>| {
+        let trace = Path::new(env!("CARGO_TARGET_TMPDIR")).join("one-connection");
+        let mut command = Command::new("strace");
+        command.env_remove("LD_LIBRARY_PATH").arg("-f").arg("-o").arg(&trace);
+        if let Some(library) = library {
+            command.arg("-E").arg(format!("LD_PRELOAD={}", library.display()));
+        }
+        let status = command.args(["nc", "-z", "127.0.0.1", &port]).status().expect("strace runs");
+        assert!(status.success());
+        std::fs::read_to_string(trace).expect("a trace").lines().count()
+    };
+    // Beside other programs of this user there are their files of statistics to look at.
+    let least = |library| (0..5).map(|_| calls(library)).min().unwrap_or(0);
+    let (ours, without) = (least(Some(library())), least(None));
+    assert!(ours > without && ours - without <= MORE_MOST, "{ours}, without {without}");
+}

@@ -317,6 +317,15 @@ fn reserve(route: &Route) -> Result<(Reserved, Target), Reason> {
         if lookup::is_doorless(route.destination, found.cookie) {
             return Err(Reason::NoDoor);
         }
+        // Before all that a first connection has made for itself.
+        if pool::has_none() && !greeting::is_open(found.cookie) {
+            lookup::note_doorless(route.destination);
+            if found.uid == 0 {
+                // That of a program of root's, shut as it may be, would be seen.
+                lookup::note_in_vain(route.destination);
+            }
+            return Err(Reason::NoDoor);
+        }
         if *untaken.get_or_insert_with(|| lookup::is_untaken(route.destination)) {
             return Err(Reason::HelloNotTaken);
         }

@@ -63,7 +63,11 @@ fn start(fd: i32, desc: &'static Desc) -> Result<i32, Reason> {
     let started = gate::make_gate(side).and_then(|gate| {
         let began = begin(fd, desc, &pair, Attendance { gate, app: pair.app });
         let _ = sys::close(gate);
-        began.map(drop)
+        began.map(|both| {
+            // An end with one holder is taken for one that nobody shares any more when it is locked.
+            desc.shared.store(true, Relaxed);
+            drop(both);
+        })
     });
     let _ = sys::close(pair.ours);
     match started {
