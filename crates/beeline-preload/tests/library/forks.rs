@@ -9,8 +9,8 @@ use super::*;
 const FORKS: u64 = 100;
 const WARM: u64 = 20;
 
-/// Runs of the guest, of which the one in the middle counts: where the kernel puts stack and libraries decides on a page
-/// or two.
+/// Runs of the guest, of which the one in the middle counts: where the kernel puts stack and libraries decides on a
+/// page or two.
 const RUNS: usize = 15;
 
 /// Page faults of all forks, in parent and child.

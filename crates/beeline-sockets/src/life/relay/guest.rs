@@ -4,18 +4,19 @@
 //! the program's socket under its own numbers, but not under its parent's: the parent is one of those who share the
 //! end, and goes over to the socket when it next uses it ([`crate::follow`]).
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use beeline_shm::sys;
 use beeline_stats::{Counter, Reason};
 
+use super::begin;
 use super::gate::{self, Attendance};
-use super::{begin, pair};
+use super::pair::{self, Pair};
 use crate::changing::changing;
 use crate::desc::Desc;
 use crate::life::handover::{by_cookie, stays_open};
 use crate::life::open_fds;
-use crate::side::{stands_no_more, state};
+use crate::side::{SideState, stands_no_more, state};
 use crate::{follow, kernel, process, stats};
 
 /// Demotes the connection whose anchor `fd` is, under all numbers of this process. The caller holds no lock.
@@ -42,7 +43,6 @@ pub(crate) fn demote(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
 
 /// Starts a relay. The program's socket.
 fn start(fd: i32, desc: &'static Desc) -> Result<i32, Reason> {
-    let side = desc.side();
     {
         let _both = desc.lock_both();
         if !desc.is_lane() {
@@ -51,6 +51,15 @@ fn start(fd: i32, desc: &'static Desc) -> Result<i32, Reason> {
         stands_no_more(&desc.lane(), desc.end());
         desc.shared.store(true, Relaxed);
     }
+    let side = desc.side();
+    // This process, and then the relay: an end with one holder is taken for one that nobody shares any more.
+    side.holders.fetch_add(1, AcqRel);
+    start_shared(fd, desc, side).inspect_err(|_| {
+        side.holders.fetch_sub(1, AcqRel);
+    })
+}
+
+fn start_shared(fd: i32, desc: &'static Desc, side: &'static SideState) -> Result<i32, Reason> {
     if side.is(state::CROWDED) {
         return Err(Reason::RelayFailed);
     }
@@ -59,25 +68,17 @@ fn start(fd: i32, desc: &'static Desc) -> Result<i32, Reason> {
     if let Some(lane) = desc.pooled() {
         lane.spoil();
     }
-    let pair = pair::connect(side.local.get(), side.remote.get(), side.family.load(Relaxed) as i32)?;
-    let started = gate::make_gate(side).and_then(|gate| {
-        let began = begin(fd, desc, &pair, Attendance { gate, app: pair.app });
+    let Pair { app, ours } = pair::connect(side.local.get(), side.remote.get(), side.family.load(Relaxed) as i32)?;
+    let began = gate::make_gate(side).and_then(|gate| {
+        let began = begin(fd, desc, &Pair { app, ours }, Attendance { gate, app });
         let _ = sys::close(gate);
-        began.map(|both| {
-            // An end with one holder is taken for one that nobody shares any more when it is locked.
-            desc.shared.store(true, Relaxed);
-            drop(both);
-        })
+        began.map(drop)
     });
-    let _ = sys::close(pair.ours);
-    match started {
-        Ok(()) => {
-            stats::count(Counter::Relays, 1);
-            Ok(pair.app)
-        }
-        Err(reason) => {
-            let _ = sys::close(pair.app);
-            Err(reason)
-        }
-    }
+    let _ = sys::close(ours);
+    began
+        .map(|()| app)
+        .inspect_err(|_| {
+            let _ = sys::close(app);
+        })
+        .inspect(|_| stats::count(Counter::Relays, 1))
 }
