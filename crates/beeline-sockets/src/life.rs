@@ -4,6 +4,7 @@
 //! ours, whichever is earlier: another library's constructor may open sockets before ours has run.
 
 mod adopt;
+mod cleared;
 mod code;
 mod control;
 pub mod environment;

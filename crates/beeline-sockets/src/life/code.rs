@@ -22,7 +22,8 @@
 //! # When
 //!
 //! A search costs some milliseconds in a large program, so it is not made when the library starts, but where the
-//! process is about to get something to do with lanes ([`allow_lanes`]): once, and again after it has loaded something.
+//! process is about to get something to do with lanes ([`allow_lanes`]): once, and what is new after it has loaded
+//! something, unless it had that before ([`super::cleared`]).
 //! No lock of ours is held meanwhile: the dynamic linker has its own, and others wait for ours while they hold that.
 //! Threads that come here together search each for itself.
 //!
@@ -37,6 +38,7 @@ use core::sync::atomic::{
 
 use beeline_stats::Reason;
 
+use super::cleared::{CLEARED, number_of};
 use super::objects::{self, Object, Seen};
 use super::text::{self, Carried};
 use super::{may_accelerate, relay, rings};
@@ -186,10 +188,24 @@ impl Search {
         if rings::is_liburing(object.name()) {
             self.liburing |= !is_new || carried(object).has_rings();
         } else if is_new && !is_system(object) {
-            self.own = carried(object).reason();
+            self.own = carried_by(object);
         }
         if self.own.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
+}
+
+/// Why an object keeps the process from having lanes, if it does. One that was found to carry nothing is known by its
+/// number when it is loaded again.
+fn carried_by(object: &Object) -> Option<Reason> {
+    let number = number_of(object);
+    if number.is_some_and(|number| CLEARED.has(number)) {
+        return None;
+    }
+    let reason = carried(object).reason();
+    if let (Some(number), None) = (number, reason) {
+        CLEARED.add(number);
+    }
+    reason
 }
 
 /// What the text of an object carries.
