@@ -1,5 +1,6 @@
-//! Objects whose text was searched and found to carry nothing, by the numbers that their linker has given them. One that
-//! is unloaded and loaded again is not searched again: some programs do that with large ones whenever they are idle.
+//! Objects whose text was searched and found to carry nothing, by the numbers that their linker has given them. One
+//! that is unloaded and loaded again is not searched again: some programs do that with large ones whenever they are
+//! idle.
 
 use core::sync::atomic::{
     AtomicU64, AtomicUsize,
