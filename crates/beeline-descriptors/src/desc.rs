@@ -252,13 +252,6 @@ impl Desc {
         unsafe { &*self.side.load(Relaxed) }
     }
 
-    /// Whether the app asked for `O_NONBLOCK`. Only for lanes.
-    #[must_use]
-    #[inline]
-    pub fn side_nonblocking(&self) -> bool {
-        self.side().nonblock.load(Relaxed) != 0
-    }
-
     /// Which end of the lane this is.
     #[must_use]
     #[inline(always)]

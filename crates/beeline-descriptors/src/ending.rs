@@ -137,8 +137,12 @@ fn with_nobody_sending(desc: &'static Desc, tell: impl FnOnce()) {
     // The number may be another's by now, unless a lock is held.
     let _both = desc.lock_both();
     if desc.is_lane() {
-        let _sharing = if desc.shared.load(Relaxed) { desc.side().tx_lock.lock_within(NAPS) } else { None };
-        tell();
+        let is_shared = desc.shared.load(Relaxed);
+        let _sharing = if is_shared { desc.side().tx_lock.lock_within(NAPS) } else { None };
+        // The end may be a relay's by now, which takes no lock.
+        if !(is_shared && desc.side().is(state::RELAYED)) {
+            tell();
+        }
     }
 }
 

@@ -190,10 +190,10 @@ pub fn put_under(fd: i32, desc: &'static Desc, file: i32) -> bool {
     });
     let Some(refused) = refused else { return true };
     // All numbers lead to one file, or a program could tell. The old one is still under the number that was refused.
-    let mut is_done = true;
+    let mut was_replaced = true;
     each_fd(fd, desc, |fd| {
-        is_done &= fd != refused;
-        if is_done {
+        was_replaced &= fd != refused;
+        if was_replaced {
             put(refused, fd);
         }
     });

@@ -190,9 +190,10 @@ impl Patience {
         })
     }
 
-    /// A sleep of this call has ended, and there seems to be nothing to tell.
-    pub fn woke_in_vain(&mut self) {
-        self.vain.count();
+    /// The kernel has ended a sleep of this call, and there seems to be nothing to tell. Whether the thread has rested
+    /// for that, and is to look again.
+    pub fn woke_in_vain(&mut self) -> bool {
+        self.vain.count()
     }
 
     /// The wait that begins does not spin, and its end tells nothing about spinning.

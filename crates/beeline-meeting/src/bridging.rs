@@ -189,12 +189,6 @@ impl LaneEnd {
         })
     }
 
-    /// Where `length` bytes from `position` on stand in the ring that the peer writes: two pieces, as rings wrap.
-    #[must_use]
-    pub fn pieces_to_read(&self, position: u32, length: u32) -> [(*mut u8, usize); 2] {
-        self.memory.pieces(self.end.peer(), position, length)
-    }
-
     /// Copies bytes from `position` on out of the ring that the peer writes.
     pub fn copy_out(&self, position: u32, into: &mut [u8]) {
         self.memory.copy_out(self.end.peer(), position, Sink::from(into));
@@ -266,12 +260,6 @@ impl LaneEnd {
     /// A [`Fault`] of the peer.
     pub fn room(&self) -> Result<(u32, u32), Fault> {
         self.writer().room_in_place()
-    }
-
-    /// Where `length` bytes from `position` on will stand in the ring that this end writes.
-    #[must_use]
-    pub fn pieces_to_write(&self, position: u32, length: u32) -> [(*mut u8, usize); 2] {
-        self.memory.pieces(self.end, position, length)
     }
 
     /// Copies bytes to `position` of the ring that this end writes, without announcing them.

@@ -365,6 +365,11 @@ pub fn was_in_vain(destination: SocketAddr) -> bool {
     recall(destination).is_some_and(|entry| entry.vain_cookie == Some(entry.cookie()))
 }
 
+/// Whether root listens there, as far as is known.
+pub fn is_roots(destination: SocketAddr) -> bool {
+    recall(destination).is_some_and(|entry| entry.target.is_some_and(|target| target.uid == 0))
+}
+
 /// Notes that a client has tried again in vain.
 pub fn note_in_vain(destination: SocketAddr) {
     change(destination, |entry| entry.vain_cookie = Some(entry.cookie()));

@@ -57,7 +57,7 @@ use crate::slab::{Slab, Stable};
 use crate::{hidden, kernel, limits, stats};
 
 pub use offer::{Offer, client_lane};
-pub use sides::{Side, has_none, side};
+pub use sides::{Side, has_made_any, side};
 pub(crate) use standing::give_up;
 pub use standing::{Standing, any_idle, standing, standing_soon};
 
@@ -367,7 +367,7 @@ pub fn retire(lane: &'static PooledLane, end: End, alone: bool) {
 
 /// A server gives up the anchor that it has kept of an idle lane. The lane's memory is not touched: it has been
 /// released to the client, which may have offered it at the door meanwhile.
-pub fn stand_no_more(lane: &'static PooledLane) {
+pub fn drop_kept_anchor(lane: &'static PooledLane) {
     lane.stands.close_anchor();
     lane.stands.clear();
     let keep = lane.is_ours_alone();

@@ -364,6 +364,13 @@ impl SideState {
         self.sharers.iter().any(|place| place.load(Relaxed) == process)
     }
 
+    /// Whether a call with these flags may wait.
+    #[must_use]
+    #[inline]
+    pub fn may_block(&self, flags: i32) -> bool {
+        flags & libc::MSG_DONTWAIT == 0 && self.nonblock.load(Relaxed) == 0
+    }
+
     /// Takes the pending error, as `SO_ERROR` does; 0 if there is none.
     pub fn take_error(&self) -> i32 {
         if self.error.load(Relaxed) == 0 { 0 } else { self.error.swap(0, Relaxed) }
@@ -440,7 +447,7 @@ pub fn look_here(lane: &LaneMemory, end: End) {
 
 /// The end keeps no anchor, and from now on the kernel is to tell it of the peer's close. For one who holds the lock
 /// for sending; a look at the peer's flags comes after.
-pub fn stands_no_more(lane: &LaneMemory, end: End) {
+pub fn clear_stands(lane: &LaneMemory, end: End) {
     let ours = lane.flags(end);
     if ours & flags::STANDS != 0 {
         lane.set_flags(end, ours & !flags::STANDS);

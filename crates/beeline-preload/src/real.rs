@@ -12,7 +12,7 @@ use beeline_sockets::thread;
 pub struct Real {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
-    /// The thread that looks for it; 0 if none does.
+    /// The first of the threads that look for it; 0 if none does.
     resolver: AtomicU32,
 }
 
@@ -34,12 +34,11 @@ impl Real {
     pub fn resolve(&self) -> *mut c_void {
         // An allocator under dlsym may call us again; it is told that there is no such function, which it
         // will survive, as it would not survive the recursion.
+        // Another thread looks for it itself, as what it waited for might wait for a lock of the linker's that it holds.
         let tid = thread::tid();
-        while let Err(resolver) = self.resolver.compare_exchange(0, tid, Acquire, Relaxed) {
-            if resolver == tid {
-                return core::ptr::null_mut();
-            }
-            core::hint::spin_loop();
+        let claimed = self.resolver.compare_exchange(0, tid, Acquire, Relaxed);
+        if claimed == Err(tid) {
+            return core::ptr::null_mut();
         }
         // SAFETY: libc's per-thread errno, which dlsym may change; the name is NUL-terminated.
         let address = unsafe {
@@ -50,7 +49,9 @@ impl Real {
             address
         };
         self.address.store(address, Release);
-        self.resolver.store(0, Release);
+        if claimed.is_ok() {
+            self.resolver.store(0, Release);
+        }
         address
     }
 }

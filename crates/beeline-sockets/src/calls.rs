@@ -78,7 +78,7 @@ unsafe fn accept(fd: i32, address: *mut libc::sockaddr, length: *mut u32, flags:
         Some(Ok(accepted)) => accepted,
         Some(Err(errno)) => return Outcome::Fail(errno),
     };
-    life::serve_streams(accepted);
+    life::demote_if_stream(accepted);
     if !address.is_null() {
         let nowhere = bogus(length as usize, size_of::<u32>());
         // SAFETY: the caller guarantees that it is valid, and it is not the null that many pass by mistake.

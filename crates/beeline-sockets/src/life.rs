@@ -34,9 +34,9 @@ pub use fork::{around_fork, around_fork_child, around_fork_parent, around_fork_p
 pub use handover::{Loan, after_spawn, before_exec, before_spawn, exec_failed, named_in_spawn};
 pub(crate) use listeners::adopt_listener;
 pub use refusal::refusal;
-pub use relay::{demote, has_left_lanes, leave_lanes};
+pub use relay::{demote_number, has_left_lanes, leave_lanes};
 pub use rights::{brings_rights, passes_sockets, receive, send};
 pub use rings::know_ring;
 pub use sandbox::{before_filter, before_limit};
 pub use start::{look, may_accelerate, start};
-pub(crate) use stranger::serve_streams;
+pub(crate) use stranger::demote_if_stream;

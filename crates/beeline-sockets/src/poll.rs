@@ -24,7 +24,7 @@ pub(crate) use select::{pselect, select};
 
 use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind};
-use crate::io::{self, ALWAYS, Next, Own, Poller, arm_lane};
+use crate::io::{self, ALWAYS, Next, Poller, Users, arm_lane};
 use crate::operations::{Adopt, FURTHER_FDS};
 use crate::side::state;
 use crate::wait::{Patience, Spun, Woken, deadline, let_signals_in, ticks};
@@ -162,7 +162,7 @@ fn sleep_until_ready(
         let sleep = || asleep::sleep(fds, shadow, held, &mut patience, deadline, mask);
         match held.while_asleep(|| poller.while_asleep(sleep)) {
             None => {}
-            Some(Woken::Ready(_)) => {
+            Some(Woken::Ready(found)) => {
                 heard(fds, shadow, held, &patience);
                 if is_all_told(fds, shadow, held) {
                     merge(fds, shadow);
@@ -171,7 +171,9 @@ fn sleep_until_ready(
                         ready => return Outcome::Done(ready),
                     }
                 }
-                patience.woke_in_vain();
+                if found != 0 {
+                    held.while_asleep(|| poller.while_asleep(|| patience.woke_in_vain()));
+                }
             }
             Some(Woken::TimedOut) if !patience.is_over() => {}
             Some(Woken::TimedOut) => {
@@ -445,10 +447,10 @@ fn arm(fds: &[pollfd], held: &Held<'_>, sleep: u64) -> Armed {
 }
 
 /// The only one who uses a lane: the call, which keeps it, and its arming.
-const POLLER: Own = Own { pins: 2, entries: 0, pollers: 1 };
+const POLLER: Users = Users { pins: 2, entries: 0, pollers: 1 };
 
 /// A lane that is none any more, or whose peer is at fault, counts as news: the next look shows what it means.
-fn arm_pinned(fd: i32, desc: &'static Desc, events: i16, own: Option<&Own>, sleep: u64) -> Armed {
+fn arm_pinned(fd: i32, desc: &'static Desc, events: i16, users: Option<&Users>, sleep: u64) -> Armed {
     let Some(_pin) = guards::pin(fd, desc).filter(|_| desc.is_lane()) else { return Armed::Ready };
     if io::pollers() > 1 {
         epoll::disturb_over(fd, desc);
@@ -456,7 +458,7 @@ fn arm_pinned(fd: i32, desc: &'static Desc, events: i16, own: Option<&Own>, slee
         // What this thread itself has named it keeps nobody.
         epoll::disturb_sets_over(fd, desc);
     }
-    arm_lane(fd, desc, events, own, if own.is_some() { sleep } else { 0 }).unwrap_or_else(|failure| {
+    arm_lane(fd, desc, events, users, if users.is_some() { sleep } else { 0 }).unwrap_or_else(|failure| {
         let (Next::Again | Next::Kernel) = io::fault(fd, desc, failure, 0);
         Armed::Ready
     })

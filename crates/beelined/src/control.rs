@@ -278,13 +278,6 @@ impl Control {
         Ok(complaints)
     }
 
-    /// Ends one peer's connection, and begins anew: for an engine that has found the peer to break the protocol.
-    pub fn drop_peer(&mut self, peer: PeerId, why: String) {
-        if self.my_token(peer).is_some() {
-            self.end(peer, End::Misbehaved(why), Instant::now());
-        }
-    }
-
     /// Says goodbye to everybody.
     pub fn stop(&mut self) {
         for connection in self.connections.values_mut() {

@@ -16,7 +16,7 @@ pub enum Connectable {
     Free,
     /// A thread connects it, and nothing keeps it on TCP: another thread may put a reason there.
     Claimed,
-    /// The kernel was asked to connect it: it has no lane, or no other one, for good.
+    /// The kernel was asked to connect it.
     Settled,
     /// It must stay on TCP.
     Blocked(Reason),
@@ -29,23 +29,29 @@ pub struct ConnectableCell(AtomicU16);
 
 const CLAIMED: u16 = u16::MAX;
 const SETTLED: u16 = encode(Some(Reason::ConnectPending));
+/// The kernel was asked, too; the reason stays below.
+const ASKED: u16 = 1 << 15;
 
 impl ConnectableCell {
     pub fn get(&self) -> Connectable {
         match self.0.load(Relaxed) {
             CLAIMED => Connectable::Claimed,
             SETTLED => Connectable::Settled,
+            word if word & ASKED != 0 => Connectable::Settled,
             word => decode(word).map_or(Connectable::Free, Connectable::Blocked),
         }
     }
 
     /// What keeps the socket on TCP, if anything does.
     pub fn reason(&self) -> Option<Reason> {
-        decode(self.0.load(Relaxed))
+        match self.0.load(Relaxed) {
+            CLAIMED => None,
+            word => decode(word & !ASKED),
+        }
     }
 
     /// Whether the caller is the thread that connects the socket now, where it was as it had `seen` it: free, or
-    /// settled.
+    /// settled with nothing that keeps it on TCP.
     pub fn claim(&self, seen: Connectable) -> bool {
         let word = match seen {
             Connectable::Free => encode(None),
@@ -55,16 +61,24 @@ impl ConnectableCell {
         self.0.compare_exchange(word, CLAIMED, Acquire, Relaxed).is_ok()
     }
 
-    /// The kernel connects the socket, or has, for good.
+    /// The kernel connects the socket, or has. What keeps it on TCP does so at the next attempt, too.
     pub fn settle(&self) {
-        self.0.store(SETTLED, Relaxed);
+        let settled = |word: u16| match word {
+            0 | CLAIMED | SETTLED => SETTLED,
+            word => word | ASKED,
+        };
+        let _ = self.0.fetch_update(Relaxed, Relaxed, |word| Some(settled(word)));
     }
 
     /// Keeps a socket that is not connected yet on TCP, also if another thread is connecting it: that one finds it, if
     /// it has no lane yet. The first reason counts.
     pub fn block(&self, reason: Reason) {
-        let unblocked = |word: u16| matches!(word, 0 | CLAIMED).then_some(encode(Some(reason)));
-        let _ = self.0.fetch_update(Relaxed, Relaxed, unblocked);
+        let blocked = |word: u16| match word {
+            0 | CLAIMED => Some(encode(Some(reason))),
+            SETTLED => Some(encode(Some(reason)) | ASKED),
+            _ => None,
+        };
+        let _ = self.0.fetch_update(Relaxed, Relaxed, blocked);
     }
 
     pub(super) fn clear(&self) {
@@ -90,12 +104,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_settled_is_not_blocked_and_can_be_claimed_again() {
+    fn what_is_settled_can_be_claimed_again_unless_something_keeps_it_on_tcp() {
         let cell = ConnectableCell::default();
         cell.settle();
-        cell.block(Reason::AsyncIo);
         assert_eq!((cell.get(), cell.reason()), (Connectable::Settled, Some(Reason::ConnectPending)));
         assert!(cell.claim(Connectable::Settled));
         assert_eq!(cell.get(), Connectable::Claimed);
+        cell.settle();
+        cell.block(Reason::AsyncIo);
+        assert!(!cell.claim(Connectable::Settled), "blocked after the attempt");
+        assert_eq!((cell.get(), cell.reason()), (Connectable::Settled, Some(Reason::AsyncIo)));
+        let cell = ConnectableCell::default();
+        cell.block(Reason::FastOpen);
+        cell.settle();
+        assert!(!cell.claim(Connectable::Settled), "blocked before");
+        assert_eq!(cell.reason(), Some(Reason::FastOpen));
     }
 }

@@ -19,15 +19,17 @@ pub(super) struct Vain {
 }
 
 impl Vain {
-    /// One more has ended. After many the thread rests for a moment before it looks again.
-    pub(super) fn count(&mut self) {
+    /// One more has ended. After many the thread rests for a moment before it looks again. Whether it has.
+    pub(super) fn count(&mut self) -> bool {
         let now = ticks();
         self.count = if now.wrapping_sub(self.last) < SOON_TICKS { self.count.saturating_add(1) } else { 0 };
         self.last = now;
-        if self.count >= VAIN_MAX {
+        let rests = self.count >= VAIN_MAX;
+        if rests {
             kernel::sleep_ms();
             self.last = ticks();
         }
+        rests
     }
 }
 
@@ -42,12 +44,12 @@ mod tests {
         for _ in 0..VAIN_MAX * 2 {
             // As if it had followed at once, however busy the machine is.
             vain.last = ticks();
-            vain.count();
+            let _ = vain.count();
         }
         let rested_ns = u64::from(VAIN_MAX) * 1_000_000;
         assert!(kernel::now_ns().saturating_sub(began) >= rested_ns / 2);
         vain.last = vain.last.wrapping_sub(SOON_TICKS);
-        vain.count();
+        assert!(!vain.count());
         assert_eq!(vain.count, 0, "a while later");
     }
 }

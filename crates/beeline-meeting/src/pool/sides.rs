@@ -3,7 +3,7 @@
 //! When a page may be used again is rule 3 of the pool. Who shared a side with another process says so when it
 //! retires it, and then it is unmapped.
 
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use beeline_guest::changing;
 use beeline_shm::{Errno, SideMemory};
@@ -33,7 +33,10 @@ pub fn side() -> Result<Side, Errno> {
             (page, memfd)
         }
         None => match SideMemory::create() {
-            Ok((page, memfd)) => (page, hidden::keep(memfd)),
+            Ok((page, memfd)) => {
+                MADE.store(true, Relaxed);
+                (page, hidden::keep(memfd))
+            }
             Err(Errno(libc::EMFILE | libc::ENFILE)) => (SideMemory::without_file()?, None),
             Err(errno) => return Err(errno),
         },
@@ -79,10 +82,13 @@ impl Side {
     }
 }
 
-/// Whether the next side has to be made.
+/// Whether this process has ever made a side, or one that it was forked from.
+static MADE: AtomicBool = AtomicBool::new(false);
+
+/// Whether there was a side before.
 #[must_use]
-pub fn has_none() -> bool {
-    COUNT.load(Relaxed) == 0
+pub fn has_made_any() -> bool {
+    MADE.load(Relaxed)
 }
 
 fn take() -> Option<(SideMemory, Option<i32>)> {

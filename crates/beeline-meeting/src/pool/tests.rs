@@ -200,7 +200,7 @@ fn what_a_server_gives_up_is_not_touched_in_memory() {
     lane.keep_memfd(memfd);
     // As the client, to whom it was released, has it for its next connection.
     memory.reset();
-    stand_no_more(lane);
+    drop_kept_anchor(lane);
     assert_eq!(memory.flags(End::Server), 0);
     assert!(server_known(id, memory.ring_bytes()).is_some_and(|known| core::ptr::eq(known, lane)));
     lane.spoil();

@@ -19,7 +19,7 @@ use super::set::{Entry, Set, open_fd};
 use crate::anchor::Anchor;
 use crate::desc::Desc;
 use crate::guards;
-use crate::io::{self, Next, Own, is_alone, may_have_bells};
+use crate::io::{self, Next, Users, is_alone, may_have_bells};
 
 /// Takes out the bells of a hot lane that nobody sleeps on.
 pub(super) fn drain_bells(set: &Set, fd: i32, desc: &'static Desc) {
@@ -31,7 +31,7 @@ pub(super) fn drain_bells(set: &Set, fd: i32, desc: &'static Desc) {
         let _set = set.lock.lock();
         let is_it = |entry: &&Entry| entry.desc().is_some_and(|found| core::ptr::eq(found, desc));
         let hot = set.find(fd).filter(is_it).is_some_and(|entry| entry.heat.is_hot());
-        let alone = || set.sleep_only(0) && is_alone(desc, &Own { pins: 1, ..Own::MEMBER });
+        let alone = || set.sleep_only(0) && is_alone(desc, &Users { pins: 1, ..Users::MEMBER });
         // Where others are known to use it, its lock, which they may hold, is not waited for.
         let Some(guard) = (hot && alone()).then(|| guards::rx_of(number, desc)).flatten() else { return };
         if alone() { guard.reader().drain_bells(&Anchor(number)) } else { Ok(()) }
@@ -51,7 +51,7 @@ pub(super) fn hush_fired(set: &Set, fd: i32, entry: &Entry) {
     }
     for_lane(set, fd, entry, |number, desc| {
         let Some(guard) = guards::rx_of(number, desc) else { return Ok(()) };
-        let alone = is_alone(desc, &Own::MEMBER);
+        let alone = is_alone(desc, &Users::MEMBER);
         if alone { guard.reader().drain_bells(&Anchor(number)) } else { Ok(()) }
     });
 }
@@ -59,7 +59,7 @@ pub(super) fn hush_fired(set: &Set, fd: i32, entry: &Entry) {
 /// Runs `take` for a member that is a lane and may have bells, with its open number, and notes the fault that is found.
 /// Where others are known to use it, its lock, which they may hold, is not waited for.
 fn for_lane(set: &Set, fd: i32, entry: &Entry, take: impl FnOnce(i32, &'static Desc) -> Result<(), Fault>) {
-    let may = |desc: &&Desc| !entry.dead.load(Relaxed) && may_have_bells(desc) && is_alone(desc, &Own::MEMBER);
+    let may = |desc: &&Desc| !entry.dead.load(Relaxed) && may_have_bells(desc) && is_alone(desc, &Users::MEMBER);
     if let Some(desc) = entry.desc().filter(|desc| desc.is_lane()).filter(may)
         && let Err(fault) = take(open_fd(fd, desc), desc)
     {

@@ -26,7 +26,7 @@ use super::set::{COMPANY_MAX, Entry, Set, is_shared, open_fd, tail};
 use super::waker::{wake_sleeper, waker_is_there};
 use crate::desc::{Desc, Unlocked};
 use crate::guards;
-use crate::io::{self, Own, is_alone};
+use crate::io::{self, Users, is_alone};
 
 /// Sleeps without news after which a member is armed by itself: it would be looked at before each further one.
 const SLEEPS_MAX: u32 = 16;
@@ -46,8 +46,8 @@ pub(super) fn begin_arming(epfd: i32, set: &Set) {
 
 /// As what a member may be alone on its lane that is armed just now: if the thread for which it is armed sleeps on the
 /// set alone. The set is locked.
-pub(super) fn arms_alone(set: &Set) -> Option<&'static Own> {
-    set.company.alone.load(Relaxed).then_some(&Own::MEMBER)
+pub(super) fn arms_alone(set: &Set) -> Option<&'static Users> {
+    set.company.alone.load(Relaxed).then_some(&Users::MEMBER)
 }
 
 /// What is armed from now on is armed by itself. The set is locked.
@@ -93,7 +93,7 @@ fn name_in(fd: i32, entry: &Entry, number: u64) {
     }
     let sleeps = entry.companion.sleeps.load(Relaxed).saturating_add(1);
     entry.companion.sleeps.store(sleeps, Relaxed);
-    let stays = sleeps <= SLEEPS_MAX && is_alone(desc, &Own::MEMBER);
+    let stays = sleeps <= SLEEPS_MAX && is_alone(desc, &Users::MEMBER);
     guard.reader().name_sleep(if stays { number } else { 0 });
 }
 

@@ -20,7 +20,7 @@ use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Kind};
 use crate::linger::end_lingering;
 use crate::operations::{Adopt, Operations};
-use crate::side::stands_no_more;
+use crate::side::clear_stands;
 use crate::watchers::Watchers;
 use crate::{Errno, Outcome, close, guards, kernel, process, table, watchers};
 use beeline_lane::{Armed, flags};
@@ -63,6 +63,7 @@ pub fn create(flags: i32) -> Outcome {
         hear_of_calls();
         link(set);
         if table::set(fd, Some(desc)).is_err() {
+            give_set(desc, set);
             desc.give_if_unused();
         }
     }
@@ -378,7 +379,7 @@ pub fn forget(fd: i32, desc: &'static Desc) {
         && may_stand
         && let Some(guard) = guards::tx_of(fd, desc)
     {
-        stands_no_more(&guard.lane, desc.end());
+        clear_stands(&guard.lane, desc.end());
     }
 }
 
@@ -442,7 +443,7 @@ pub fn put_back(fd: i32, desc: &'static Desc) {
             tell(epfd, set);
         }
         if !desc.is_lane() {
-            set.make_cold(fd, entry);
+            set.make_cold(entry);
         }
     });
 }
@@ -471,6 +472,10 @@ fn close_set(desc: &'static Desc) {
             set.take_parked(fd);
         });
     }
+    give_set(desc, set);
+}
+
+fn give_set(desc: &'static Desc, set: &'static Set) {
     unlink(set);
     desc.set.store(core::ptr::null_mut(), Relaxed);
     desc.become_kind(Kind::Closed);

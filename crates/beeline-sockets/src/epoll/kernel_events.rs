@@ -10,7 +10,7 @@ use super::faults::hear;
 use super::limits::LOOK_TICKS_MIN;
 use super::listeners::{arm_pair_again, disarm_pair};
 use super::nested::any_ready;
-use super::order::Own;
+use super::order::KernelEvents;
 use super::readiness::arrivals;
 use super::registration::{deregister_dead, make_exact, pause, was_parked};
 use super::set::{Entry, Set};
@@ -99,7 +99,9 @@ impl Call {
                 Some((_, Kind::Lane)) if entry.dead.load(Relaxed) => {}
                 Some((desc, Kind::Lane)) => self.hear_of_lane(fd, entry, desc, event, members, &mut news),
                 Some((desc, Kind::Listener)) => {
-                    if !entry.fired.load(Relaxed) && !self.has_reported(event) {
+                    // Of a pair of one shot the second is fired when the first was reported.
+                    let once = entry.events.load(Relaxed) & EPOLLONESHOT != 0;
+                    if !entry.fired.load(Relaxed) && (once || !self.has_reported(event)) {
                         listener = Some((fd, desc));
                     }
                 }
@@ -120,7 +122,7 @@ impl Call {
         drop(guard);
         *heated |= news.heated;
         if let Some(stamp) = news.stamp.filter(|_| !alone) {
-            self.own.get_or_insert(Own::NONE).lane_at(stamp);
+            self.own.get_or_insert(KernelEvents::NONE).lane_at(stamp);
         }
         for (_pin, desc, fd, revents) in news.told.into_iter().flatten() {
             if desc.is_lane() {
@@ -212,7 +214,8 @@ impl Call {
         let in_queue = || kernel::poll_now(desc.fd.load(Relaxed), libc::POLLIN) != 0;
         let in_vain = event.events & EPOLLIN != 0 && !(desc.operations.get().is_readable)(desc) && !in_queue();
         let _guard = self.set.lock.lock();
-        let Some(entry) = self.set.find(fd) else { return !in_vain };
+        let is_it = |entry: &&Entry| entry.desc().is_some_and(|found| core::ptr::eq(found, desc));
+        let Some(entry) = self.set.find(fd).filter(is_it) else { return false };
         if in_vain {
             if entry.events.load(Relaxed) & EPOLLONESHOT != 0 && !entry.fired.load(Relaxed) {
                 arm_pair_again(self.epfd, fd, entry);

@@ -38,14 +38,14 @@ const MEMBERS_MAX: usize = 64;
 type Key = (bool, u64, bool, u32);
 
 /// The kernel's own events at the beginning of the app's array, by their keys.
-pub(super) struct Own {
+pub(super) struct KernelEvents {
     pub(super) count: usize,
     keys: [Key; OWN_MAX],
     /// Stamp of the last lane that the kernel told of in this look.
     before: Option<u64>,
 }
 
-impl Own {
+impl KernelEvents {
     pub(super) const NONE: Self = Self { count: 0, keys: [(false, 0, false, 0); OWN_MAX], before: None };
 
     /// The kernel has told of a lane with this stamp.
@@ -75,7 +75,7 @@ struct Found {
 impl Call {
     /// An event of the kernel's own is about to be put into the app's array, before any of ours.
     pub(super) fn note_own(&mut self, event: epoll_event) {
-        let own = self.own.get_or_insert(Own::NONE);
+        let own = self.own.get_or_insert(KernelEvents::NONE);
         if self.filled != own.count || self.is_inside {
             return;
         }
@@ -115,7 +115,7 @@ impl Call {
     pub(super) fn harvest_many(&mut self, from: i32, first: Option<i32>) {
         let set = self.set;
         let mut own = [epoll_event { events: 0, u64: 0 }; OWN_MAX];
-        let keys = self.own.as_ref().map_or(Own::NONE.keys, |own| own.keys);
+        let keys = self.own.as_ref().map_or(KernelEvents::NONE.keys, |own| own.keys);
         let own_count = self.take_own(&mut own);
         let last = set.hot_last.load(Relaxed);
         let (mut fd, mut first) = (from, first);
@@ -186,7 +186,7 @@ impl Call {
         // Those for which there is no room are before all others the next time.
         for found in members.skip(room) {
             if let Some(entry) = set.find(found.what) {
-                set.make_cold(found.what, entry);
+                set.make_cold(entry);
                 set.make_hot(found.what, entry);
                 entry.place.store(set.next_place(), Relaxed);
             }

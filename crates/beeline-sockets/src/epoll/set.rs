@@ -303,7 +303,7 @@ impl Set {
 
     /// Removes `fd`.
     pub fn remove(&self, fd: i32, entry: &Entry) {
-        self.make_cold(fd, entry);
+        self.make_cold(entry);
         self.leave_company(entry);
         self.chain_out(fd, entry);
         entry.used.store(false, Relaxed);

@@ -11,13 +11,14 @@ use super::events::{EPOLLET, EPOLLONESHOT};
 use super::faults::answer_faults;
 use super::limits::{AT_ONCE_TICKS, IDLE_LOOKS};
 use super::nested::any_ready;
-use super::order::Own;
+use super::order::KernelEvents;
 use super::readiness::{readiness, reported};
+use super::registration::pause;
 use super::set::set_of;
 use super::set::{Entry, KERNEL_BEGAN, LANES_BEGAN, Marks, NIL, Set};
 use super::waker::wake_sleeper;
 use crate::app_memory::is_some;
-use crate::desc::{Desc, Pin};
+use crate::desc::{Desc, Kind, Pin};
 use crate::wait::deadline;
 use crate::wait::{Patience, Spun, Woken, ticks};
 use crate::{Errno, Outcome, follow, guards, kernel, table, upkeep};
@@ -110,7 +111,7 @@ pub(super) struct Call {
     /// How many members had left when the kernel was asked last.
     pub(super) departures: u32,
     /// Where the kernel's own events stand among the others.
-    pub(super) own: Option<Own>,
+    pub(super) own: Option<KernelEvents>,
     /// Whether there was news of lanes, or of a listener's clients.
     pub(super) ours: bool,
     /// Whether a look at the kernel was due and put off, as nothing was ready: the call's spin or its sleep makes it.
@@ -238,8 +239,8 @@ impl Call {
                     self.look_at_company();
                     self.harvest();
                     self.slept(&patience);
-                    if self.filled == 0 {
-                        patience.woke_in_vain();
+                    if count != 0 && self.filled == 0 && pin.while_waiting(|| patience.woke_in_vain()) {
+                        self.look()?;
                     }
                 }
                 None => {
@@ -307,7 +308,7 @@ impl Call {
         let set = self.set;
         self.take_number();
         match self.own {
-            Some(Own { count: 1.., .. }) => return self.harvest_many(set.hot_first.load(Relaxed), None),
+            Some(KernelEvents { count: 1.., .. }) => return self.harvest_many(set.hot_first.load(Relaxed), None),
             _ => self.own = None,
         }
         let mut fd = set.hot_first.load(Relaxed);
@@ -385,10 +386,13 @@ impl Call {
         let once = entry.events.load(Relaxed) & (EPOLLET | EPOLLONESHOT);
         entry.place.store(if once == 0 { set.next_place() } else { 0 }, Relaxed);
         if once & EPOLLONESHOT != 0 {
+            if desc.kind() == Kind::Epoll {
+                pause(self.epfd, fd, entry);
+            }
             hush_fired(set, fd, entry);
         }
         if set.hot_last.load(Relaxed) != fd {
-            set.make_cold(fd, entry);
+            set.make_cold(entry);
             set.make_hot(fd, entry);
         }
     }

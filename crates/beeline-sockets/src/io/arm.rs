@@ -3,14 +3,14 @@
 use beeline_lane::{Armed, Fault, Since, flags};
 use libc::{POLLIN, POLLOUT, POLLPRI, POLLRDNORM, POLLWRNORM};
 
-use super::hush::{Own, hush, is_alone};
+use super::hush::{Users, hush, is_alone};
 use super::low_water::low_water;
 use super::readiness::{ALWAYS, poll_mask};
 use crate::anchor::Anchor;
 use crate::desc::{Desc, RxGuard};
 use crate::ending::hears_of_end;
 use crate::guards;
-use crate::side::stands_no_more;
+use crate::side::clear_stands;
 
 /// Before a sleep for `events` on an anchor: one that asks for no bytes is not rung, and hears of the peer's close by
 /// the kernel alone. Whether the peer has closed its end already, and that is news.
@@ -21,12 +21,12 @@ pub(crate) fn await_end(fd: i32, desc: &'static Desc, events: i16) -> bool {
     if desc.lane().flags(desc.end()) & flags::STANDS != 0
         && let Some(guard) = guards::tx_of(fd, desc)
     {
-        stands_no_more(&guard.lane, desc.end());
+        clear_stands(&guard.lane, desc.end());
     }
     hears_of_end(desc, desc.side())
 }
 
-/// Arms a lane for bytes, more than there are if it `wants_more`. `own` and `sleep` as for [`arm_lane`].
+/// Arms a lane for bytes, more than there are if it `wants_more`. `users` and `sleep` as for [`arm_lane`].
 ///
 /// # Errors
 /// A fault of the peer.
@@ -36,17 +36,17 @@ pub(crate) fn arm_reader(
     guard: &RxGuard,
     since: Since,
     wants_more: bool,
-    own: Option<&Own>,
+    users: Option<&Users>,
     sleep: u64,
 ) -> Result<Armed, Fault> {
-    own.map_or(Ok(()), |own| hush(fd, desc, guard, wants_more, own))?;
-    let sleep = if sleep != 0 && own.is_some_and(|own| is_alone(desc, own)) { sleep } else { 0 };
+    users.map_or(Ok(()), |users| hush(fd, desc, guard, wants_more, users))?;
+    let sleep = if sleep != 0 && users.is_some_and(|users| is_alone(desc, users)) { sleep } else { 0 };
     guard.arm_for(since, sleep, &Anchor(fd))
 }
 
 /// Arms one lane for `events`. The caller keeps the lane: by a pin, or by the lock of a set that it is in. Where it may
-/// be the only one who sleeps on it, `own` says as what: then bells that nobody else would hear are taken out first,
-/// and the lane may be named the `sleep` (0 for none).
+/// be the only one who sleeps on it, `users` says what it counts for itself: then bells that nobody else would hear are
+/// taken out first, and the lane may be named the `sleep` (0 for none).
 ///
 /// # Errors
 /// A fault of the peer, for the caller to handle when it holds no lock.
@@ -54,7 +54,7 @@ pub(crate) fn arm_lane(
     fd: i32,
     desc: &'static Desc,
     events: i16,
-    own: Option<&Own>,
+    users: Option<&Users>,
     sleep: u64,
 ) -> Result<Armed, Fault> {
     let side = desc.side();
@@ -66,7 +66,7 @@ pub(crate) fn arm_lane(
         let by_level = events & (POLLIN | POLLRDNORM) != 0 && low_water(desc, side) <= 1;
         let Some(guard) = guards::rx_of(fd, desc) else { return Ok(Armed::Ready) };
         let since = if by_level { Since::Read } else { Since::Tail(guard.reader().tail()) };
-        if arm_reader(fd, desc, &guard, since, !by_level, own, sleep)? == Armed::Ready {
+        if arm_reader(fd, desc, &guard, since, !by_level, users, sleep)? == Armed::Ready {
             return Ok(Armed::Ready);
         }
     }

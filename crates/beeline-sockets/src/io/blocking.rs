@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::{Armed, Since, flags as lane_flags};
 
 use super::faults::{fault, kernel_said, pace};
-use super::hush::{Own, hush};
+use super::hush::{Users, hush};
 use super::readiness::{receive_over, writable_hint};
 use crate::Outcome;
 use crate::anchor::Anchor;
@@ -191,7 +191,7 @@ fn until_writable(given: i32, pin: &Pin, patience: &mut Patience) -> Waited {
 }
 
 /// The only one who uses a lane.
-const RECEIVER: Own = Own { pins: 1, entries: 0, pollers: 0 };
+const RECEIVER: Users = Users { pins: 1, entries: 0, pollers: 0 };
 
 /// Waits until there is something to read, or something else to tell.
 #[cold]
@@ -261,11 +261,12 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
             side.rx.note_bell();
             Waited::Again
         }
-        (Woken::Ready(_), None) => {
-            if matches!(since, Since::Tail(tail) if lane.cursor(peer).tail == tail) {
+        (Woken::Ready(found), None) => {
+            let next = kernel_said(fd, desc, fds[0].revents);
+            if found != 0 && matches!(since, Since::Tail(tail) if lane.cursor(peer).tail == tail) {
                 patience.woke_in_vain();
             }
-            kernel_said(fd, desc, fds[0].revents).into()
+            next.into()
         }
         _ => Waited::Again,
     }

@@ -10,7 +10,7 @@ use crate::anchor::Anchor;
 use crate::desc::{Desc, RxGuard};
 
 /// Who may sleep on a lane's anchor: as many of them as the one who asks knows to be itself, or awake.
-pub(crate) struct Own {
+pub(crate) struct Users {
     /// Calls that use the lane.
     pub pins: u32,
     /// Members of sets that lead to it.
@@ -19,18 +19,18 @@ pub(crate) struct Own {
     pub pollers: u32,
 }
 
-impl Own {
+impl Users {
     /// A member of a set, which no call uses.
     pub(crate) const MEMBER: Self = Self { pins: 0, entries: 1, pollers: 0 };
 }
 
 /// Whether nobody else may sleep on a lane's anchor without arming it first. Its rx lock is held; of a member, who
 /// sleeps on the set is asked besides.
-pub(crate) fn is_alone(desc: &Desc, own: &Own) -> bool {
+pub(crate) fn is_alone(desc: &Desc, users: &Users) -> bool {
     !desc.shared.load(Relaxed)
-        && desc.entries.load(Relaxed) == own.entries
-        && desc.keepers.pins() == own.pins
-        && pollers() == own.pollers
+        && desc.entries.load(Relaxed) == users.entries
+        && desc.keepers.pins() == users.pins
+        && pollers() == users.pollers
 }
 
 /// Whether bells may lie in a lane's anchor. A hint without a lock.
@@ -45,8 +45,8 @@ pub(crate) fn may_have_bells(desc: &Desc) -> bool {
 /// # Errors
 /// A fault of the peer.
 #[inline]
-pub(crate) fn hush(fd: i32, desc: &Desc, guard: &RxGuard, wants_more: bool, own: &Own) -> Result<(), Fault> {
-    match may_have_bells(desc) && (wants_more || !guard.reader().has_news()) && is_alone(desc, own) {
+pub(crate) fn hush(fd: i32, desc: &Desc, guard: &RxGuard, wants_more: bool, users: &Users) -> Result<(), Fault> {
+    match may_have_bells(desc) && (wants_more || !guard.reader().has_news()) && is_alone(desc, users) {
         true => guard.reader().drain_bells(&Anchor(fd)),
         false => Ok(()),
     }

@@ -87,14 +87,14 @@ fn receive_locked(fd: i32, place: Place, desc: &'static Desc, mut sink: Sink<'_>
         return Ok(0);
     }
     let reader = Reader::new(lane, desc.end(), &side.rx, &side.tx);
-    let blocking = flags & libc::MSG_DONTWAIT == 0 && side.nonblock.load(Relaxed) == 0;
-    if blocking {
+    let may_block = side.may_block(flags);
+    if may_block {
         desc.read_pacing.keep(side.tx.tail());
     }
     if desc.portion.is_spent() {
         return Ok(0);
     }
-    let there = reader.has_news() || blocking && spin_for_data(desc, lane, side);
+    let there = reader.has_news() || may_block && spin_for_data(desc, lane, side);
     if !there {
         return Ok(0);
     }

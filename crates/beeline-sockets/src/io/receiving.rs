@@ -11,7 +11,7 @@ use super::blocking::{HeldUp, Waited, wait_readable};
 use super::call::left;
 use super::faults::{fault, kernel_said};
 use super::low_water::{count_arrivals, low_water};
-use super::readiness::receive_over;
+use super::readiness::{receive_over, unread_hint};
 use super::receive::account;
 use super::sleeps::alarm_poller;
 use super::{peeked, urgent};
@@ -143,7 +143,7 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
     /// ([`Portion`](crate::desc::Portion)).
     #[cold]
     fn has_had_its_portion(&self, desc: &Desc, side: &SideState, tail: u32) -> bool {
-        let may_block = self.flags & libc::MSG_DONTWAIT == 0 && side.nonblock.load(Relaxed) == 0;
+        let may_block = side.may_block(self.flags);
         let is_plain = self.flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) == 0 && side.rcv_lowat() == 0;
         let is_told = desc.entries.load(Relaxed) == 1 && !desc.shared.load(Relaxed);
         let ended = desc.lane().flags(desc.end().peer()) & (lane_flags::FIN | lane_flags::CLOSED) != 0;
@@ -155,7 +155,7 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
     fn may_nap(&mut self, held_up: &mut HeldUp, naps: u32) -> bool {
         let side = self.pin.desc().side();
         let patience = self.patience.get_or_insert_with(|| Patience::timeout(side.rcv_timeout_ns.load(Relaxed)));
-        held_up.goes_on(patience, self.flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0, naps)
+        held_up.goes_on(patience, !side.may_block(self.flags), naps)
     }
 
     /// Fills sinks with what is there, up to an urgent byte.
@@ -227,7 +227,7 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
     fn wait(&mut self, fd: i32, guard: RxGuard) -> ControlFlow<Outcome> {
         let (desc, side) = (self.pin.desc(), guard.side);
         let pending = side.error.load(Relaxed) != 0;
-        if pending || self.flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0 {
+        if pending || !side.may_block(self.flags) {
             if self.got != 0 {
                 return self.done();
             }
@@ -346,7 +346,13 @@ fn unless_ended(fd: i32, desc: &'static Desc) -> Option<Outcome> {
     }
     match kernel_said(fd, desc, revents) {
         Next::Kernel => Some(Outcome::Kernel),
-        Next::Again => None,
+        Next::Again => {
+            // Where another thread begins the connection again nothing has changed yet.
+            let side = desc.side();
+            let has_changed =
+                !desc.is_lane() || receive_over(side) || side.error.load(Relaxed) != 0 || unread_hint(desc, side) != 0;
+            (!has_changed).then_some(Outcome::fail(libc::EAGAIN))
+        }
     }
 }
 

@@ -168,7 +168,7 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
     fn may_nap(&mut self, held_up: &mut HeldUp, naps: u32) -> bool {
         let side = self.pin.desc().side();
         let patience = self.patience.get_or_insert_with(|| Patience::timeout(side.snd_timeout_ns.load(Relaxed)));
-        held_up.goes_on(patience, self.flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0, naps)
+        held_up.goes_on(patience, !side.may_block(self.flags), naps)
     }
 
     /// Another process is writing. No lock is held.
@@ -260,7 +260,7 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
     /// There was no room for all: what a call returns that must not block, or a wait.
     fn some_sent(&mut self, fd: i32, guard: TxGuard) -> ControlFlow<Outcome> {
         let (desc, side, sent) = (self.pin.desc(), guard.side, self.parts.sent);
-        if self.flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0 {
+        if !side.may_block(self.flags) {
             if self.bulk.is_some() && sent >= BULK_BYTES {
                 desc.bulk.sent(desc.lane().ring_bytes(), sent, ticks().wrapping_sub(self.began));
             }
@@ -338,7 +338,7 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
             }
         }
         let side = desc.side();
-        if self.flags & libc::MSG_DONTWAIT != 0 || side.nonblock.load(Relaxed) != 0 {
+        if !side.may_block(self.flags) {
             return false;
         }
         if is_short {

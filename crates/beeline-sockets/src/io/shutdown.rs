@@ -6,7 +6,7 @@ use beeline_lane::{Bells, flags};
 
 use crate::anchor::Anchor;
 use crate::ending::observe;
-use crate::side::{look_here, say_when, stands_no_more, state};
+use crate::side::{clear_stands, look_here, say_when, state};
 use crate::{Outcome, guards, kernel};
 
 /// `shutdown(2)` of a lane.
@@ -26,7 +26,7 @@ pub(crate) fn shutdown(fd: i32, how: i32) -> Outcome {
     }
     let end = desc.end();
     // The kernel is told of it, and never forgets.
-    stands_no_more(&guard.lane, end);
+    clear_stands(&guard.lane, end);
     if how != libc::SHUT_WR && side.mark(state::SHUT_RD) != 0 {
         guard.lane.set_flags(end, guard.lane.flags(end) | flags::SHUT_RD);
         look_here(&guard.lane, end);

@@ -19,7 +19,7 @@ pub(super) fn of(desc: &Desc, side: &SideState, flags: i32) -> Option<Way> {
         return None;
     }
     let is_alone = !desc.shared.load(Relaxed);
-    let may_wait = flags & (libc::MSG_DONTWAIT | libc::MSG_OOB) == 0 && side.nonblock.load(Relaxed) == 0;
+    let may_wait = flags & libc::MSG_OOB == 0 && side.may_block(flags);
     Some(if is_alone && may_wait { desc.turns.way(desc.lane().ring_bytes()) } else { Way::WHOLE })
 }
 

@@ -109,7 +109,7 @@ fn duplicate(fd: i32, make: impl Fn() -> sys::SysResult) -> Outcome {
         epoll::remember(new, desc);
         new
     };
-    stranger::serve_streams(new);
+    stranger::demote_if_stream(new);
     Outcome::Done(new as isize)
 }
 
@@ -177,7 +177,7 @@ fn replace(from: i32, to: i32, flags: i32) -> Outcome {
         settled.finish();
     }
     if result.is_ok() {
-        stranger::serve_streams(to);
+        stranger::demote_if_stream(to);
     }
     result.into()
 }

@@ -39,7 +39,7 @@ use beeline_stats::Counter;
 
 use crate::changing::{self, Changing, changing};
 use crate::desc::{DESCS, Desc, Kind};
-use crate::side::{EXPECTED, stands_no_more, state};
+use crate::side::{EXPECTED, clear_stands, state};
 use crate::{epoll, follow, linger, meet, process, signals, slab, stats, table, thread};
 
 /// In a thread's `forking`: libc's `fork` was called, and its handlers have not run yet.
@@ -119,7 +119,7 @@ pub fn around_fork_prepare() -> u32 {
         if desc.is_lane() {
             let side = desc.side();
             desc.shared.store(true, Relaxed);
-            stands_no_more(&desc.lane(), desc.end());
+            clear_stands(&desc.lane(), desc.end());
             side.holders.fetch_add(1, AcqRel);
             side.join(process::owner());
             side.join(EXPECTED);

@@ -41,7 +41,7 @@ use super::{open_fds, stranger};
 use crate::changing::changing;
 use crate::desc::Desc;
 use crate::process::{self, is_guest_of_parent};
-use crate::side::{EXPECTED, SideState, stands_no_more};
+use crate::side::{EXPECTED, SideState, clear_stands};
 use crate::{kernel, meet, stats, table, watchers};
 
 /// Loans that can be taken back; what goes beyond stays counted.
@@ -107,7 +107,7 @@ fn lend_locked(desc: &'static Desc, to_another: bool) -> bool {
         return false;
     }
     let side = desc.side();
-    stands_no_more(&desc.lane(), desc.end());
+    clear_stands(&desc.lane(), desc.end());
     if let Some(lane) = desc.pooled() {
         lane.spoil();
     }

@@ -2,7 +2,7 @@
 //!
 //! A program that knows nothing of lanes (statically linked, set-uid, of another architecture, driving io_uring) may
 //! come to hold a connection: over `exec`, as its standard input, in a message. Before that happens the description is
-//! *demoted* ([`replace`]): what its fds lead to becomes a plain TCP connection within this host, and a process of
+//! *demoted* ([`demote`]): what its fds lead to becomes a plain TCP connection within this host, and a process of
 //! ours, the relay, holds the other end of that and this end of the lane, and moves the bytes. The lane's peer notices
 //! nothing.
 //!
@@ -35,6 +35,7 @@ use beeline_stats::{Counter, Reason, Role};
 use self::gate::Attendance;
 use self::pair::Pair;
 use self::process::Task;
+pub(super) use self::process::with_signals_blocked;
 use self::pump::Plan;
 use crate::desc::{Desc, Kind, RxGuard, TxGuard};
 use crate::follow::{self, follow_if_relayed};
@@ -49,7 +50,7 @@ const SIDE_BYTES: usize = 4096;
 /// a TCP socket already.
 ///
 /// No lock may be held. Blocks for as long as it takes to make a process.
-pub(crate) fn replace(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
+pub(crate) fn demote(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
     if crate::process::is_guest_of_parent() {
         return Err(Reason::VforkChild);
     }
@@ -88,9 +89,9 @@ pub(crate) fn replace(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
 ///
 /// # Errors
 /// Why it still is a lane.
-pub fn demote(fd: i32) -> Result<(), Reason> {
+pub fn demote_number(fd: i32) -> Result<(), Reason> {
     match table::get(fd) {
-        Some(desc) if desc.is_lane() => replace(fd, desc),
+        Some(desc) if desc.is_lane() => demote(fd, desc),
         _ => Ok(()),
     }
 }
@@ -110,7 +111,7 @@ pub fn leave_lanes(reason: Reason) -> Result<(), Reason> {
     table::for_each(|fd, desc| {
         if desc.is_lane() {
             let role = if desc.end() == End::Client { Role::Client } else { Role::Server };
-            match replace(fd, desc) {
+            match demote(fd, desc) {
                 Ok(()) => stats::fell_back(role, reason),
                 failed => result = failed,
             }

@@ -306,7 +306,7 @@ unsafe fn take_over(data: *mut u8, count: usize, most: usize, message: &mut libc
     }
     crate::slots::open_slots();
     for part in parts.iter() {
-        super::serve_streams(part.fd);
+        super::demote_if_stream(part.fd);
     }
     if parts.iter().any(|part| table::get(part.fd).is_some_and(Desc::is_lane)) {
         // Perhaps the first ones of a program that is not fit for them.

@@ -27,13 +27,15 @@ use beeline_stats::Reason;
 
 use super::handover::{NAMED_FOR_STDIO, NOT_NAMED, by_cookie, part_fds, stays_open};
 use super::image::Image;
+use super::relay::{guest, with_signals_blocked};
+use crate::changing::changing;
 use crate::desc::{Desc, Kind};
-use crate::{kernel, options, table};
+use crate::{kernel, options, orphan, table};
 
 /// Puts a TCP connection in a lane's place, under all fds of this process. False where that cannot be: no relay serves
 /// the other end.
 pub(super) fn demote(fd: i32, desc: &'static Desc) -> bool {
-    super::relay::replace(fd, desc).is_ok()
+    super::relay::demote(fd, desc).is_ok()
 }
 
 /// As [`demote`], for an end that is sent to a process which may not have the library. If it cannot be, the end fails
@@ -55,12 +57,17 @@ fn fail_at_end(desc: &'static Desc) {
 /// Before this process becomes another program.
 pub(super) fn prepare_exec(image: Image) {
     let mut let_go = LetGo { left_ns: LET_GO_NS };
+    // Of many that stay open most are a server's, which keeps them.
+    let mut staying = 0;
+    table::for_each(|fd, desc| staying += u32::from(desc.is_lane() && !is_standard(fd) && stays_open(fd)));
+    let is_only_one = staying == 1;
     table::for_each(|fd, desc| {
         if !desc.is_lane() || !stays_open(fd) {
             return;
         }
         let parts_stay = image == Image::Takes && part_fds(desc).is_none();
-        if is_standard(fd) || (parts_stay || image != Image::Takes) && let_go.of(desc) {
+        let is_meant = |let_go: &mut LetGo| is_held_here_alone(desc) || is_only_one && let_go.of(desc);
+        if is_standard(fd) || (parts_stay || image != Image::Takes) && is_meant(&mut let_go) {
             demote(fd, desc);
         }
     });
@@ -69,13 +76,17 @@ pub(super) fn prepare_exec(image: Image) {
 /// The same in the child of a `vfork`, whose standard descriptors are meant for the program. What else it has open is
 /// its parent's, too.
 pub(super) fn prepare_exec_as_guest() {
-    for fd in 0..=2 {
-        if let Some(desc) = stays_open(fd).then(|| by_cookie(fd)).flatten()
-            && super::relay::guest::demote(fd, desc).is_err()
-        {
-            fail_at_end(desc);
+    with_signals_blocked(|| {
+        let _changing = changing();
+        for fd in (0..=2).filter(|fd| stays_open(*fd)) {
+            match by_cookie(fd) {
+                // Where it cannot be done, a program with the library has the end as any other.
+                Some(desc) => drop(guest::demote(fd, desc)),
+                None if orphan::is_anchor(fd) => guest::disown(fd),
+                None => {}
+            }
         }
-    }
+    });
 }
 
 fn is_held_here_alone(desc: &Desc) -> bool {
@@ -118,7 +129,7 @@ pub(super) fn prepare_spawn(image: Image) {
 }
 
 /// `fd` has just become a connection's, or that of a socket which may become one.
-pub(crate) fn serve_streams(fd: i32) {
+pub(crate) fn demote_if_stream(fd: i32) {
     let Some(desc) = table::get(fd).filter(|_| is_standard(fd)) else { return };
     match desc.kind() {
         Kind::Lane => {

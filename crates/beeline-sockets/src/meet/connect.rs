@@ -199,8 +199,11 @@ fn suits(desc: &Desc, destination: &SocketAddr) -> bool {
     is_v4 == destination.is_ipv4() && destination.port() != 0
 }
 
-/// Whether a socket that could have a lane is non-blocking.
-fn is_nonblocking(ours: Connecting, allow_lanes: fn() -> bool) -> Result<bool, Reason> {
+/// Whether a socket is non-blocking, if it may have a lane at all.
+///
+/// # Errors
+/// Why it may not.
+fn admit(ours: Connecting, allow_lanes: fn() -> bool) -> Result<bool, Reason> {
     let Connecting { fd, desc, .. } = ours;
     if crate::config().policy == Policy::Strict {
         return Err(Reason::PolicyStrict);
@@ -221,7 +224,7 @@ fn is_nonblocking(ours: Connecting, allow_lanes: fn() -> bool) -> Result<bool, R
     Ok(mode & libc::O_NONBLOCK != 0)
 }
 
-/// Connects over a lane. Returns whether the socket is non-blocking.
+/// Connects over a lane, or as far as a server in another namespace has answered.
 fn attempt(
     ours: Connecting,
     destination: SocketAddr,
@@ -229,7 +232,7 @@ fn attempt(
     allow_lanes: fn() -> bool,
 ) -> Result<Made, Reason> {
     let Connecting { fd, desc, .. } = ours;
-    let nonblocking = is_nonblocking(ours, allow_lanes)?;
+    let nonblocking = admit(ours, allow_lanes)?;
     let known_as = Endpoint::new(destination).address();
     if lookup::is_known_doorless(known_as) {
         return Err(Reason::NoDoor);
@@ -318,12 +321,8 @@ fn reserve(route: &Route) -> Result<(Reserved, Target), Reason> {
             return Err(Reason::NoDoor);
         }
         // Before all that a first connection has made for itself.
-        if pool::has_none() && !greeting::is_open(found.cookie) {
+        if !pool::has_made_any() && !greeting::is_open(found.cookie) {
             lookup::note_doorless(route.destination);
-            if found.uid == 0 {
-                // That of a program of root's, shut as it may be, would be seen.
-                lookup::note_in_vain(route.destination);
-            }
             return Err(Reason::NoDoor);
         }
         if *untaken.get_or_insert_with(|| lookup::is_untaken(route.destination)) {

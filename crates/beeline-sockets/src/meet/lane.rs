@@ -19,7 +19,7 @@ use crate::desc::{Desc, Draft};
 use crate::ending::observe;
 use crate::linger::end_lingering;
 use crate::operations::Operations;
-use crate::side::{MAGIC, SideState, TCP_INQ, look_here, mark_linger, say_when, stands_no_more, state};
+use crate::side::{MAGIC, SideState, TCP_INQ, clear_stands, look_here, mark_linger, say_when, state};
 use crate::wait::fresh::{self, Origin};
 use crate::{follow, hidden, io, kernel, process, table};
 
@@ -252,7 +252,7 @@ fn end_for_all(desc: &'static Desc, lane: &LaneMemory, side: &SideState) {
     lane.set_flags(end, ours | flags::CLOSED | last);
     look_here(lane, end);
     if stands && !standing::keep(desc, lane, side) {
-        stands_no_more(lane, end);
+        clear_stands(lane, end);
     }
     if desc.keepers.pins() != 0 {
         // Threads that sleep on the connection find it closed.

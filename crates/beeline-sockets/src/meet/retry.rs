@@ -18,7 +18,8 @@ use crate::kernel;
 /// How long it is worth while to try a door again that is there and shut.
 const SHUT_NS: u64 = 1_000_000;
 /// The same where no door is seen. A server of no privileges has only given its door a name until it opens it
-/// ([`super::door`], 1), which from outside looks like none, as at every server without Beeline.
+/// ([`super::door`], 1), which from outside looks like none, as at every server without Beeline. That of a server of
+/// root's is seen, shut as it may be.
 const UNSEEN_NS: u64 = 200_000;
 /// Between two tries. The kernel adds its timer slack, some 50 us (prctl(2), `PR_SET_TIMERSLACK`).
 const PAUSE_NS: i64 = 40_000;
@@ -39,6 +40,7 @@ pub(super) fn patiently<T>(
     loop {
         let (reason, patience_ns, pause_ns) = match attempt() {
             Err(reason @ Reason::DoorFull) => (reason, SHUT_NS, PAUSE_NS),
+            Err(reason @ Reason::NoDoor) if lookup::is_roots(destination) => return Err(reason),
             Err(reason @ Reason::NoDoor) => (reason, UNSEEN_NS, PAUSE_NS),
             Err(reason @ Reason::BridgeFull) => (reason, FAR_NS, FAR_PAUSE_NS),
             decided => return decided,

@@ -13,7 +13,7 @@
 //!    believe each other's user, nobody else has the lane, nor the listener unless by rule 9. By itself a client does
 //!    from the second connection over a lane on: one that connects once would only leave a dead end.
 //! 2. An end takes the flag back for good, under its lock for sending, when it is shared with another process, shut
-//!    down, or when somebody sleeps on its anchor who would not be rung: who asks for no bytes ([`stands_no_more`]).
+//!    down, or when somebody sleeps on its anchor who would not be rung: who asks for no bytes ([`clear_stands`]).
 //!    Then it fences and looks at the peer's flags.
 //!
 //! # Close

@@ -5,6 +5,7 @@ use libc::pollfd;
 
 use super::held::Held;
 use super::{arm, fill};
+use crate::desc::Desc;
 use crate::io::{self, PollSleep};
 use crate::wait::{Patience, Woken};
 use crate::{epoll, kernel};
@@ -26,9 +27,10 @@ pub(super) fn sleep(
     let number = named.as_ref().map_or(0, PollSleep::number);
     let asked =
         shadow.get_mut(..used + usize::from(named.is_some())).filter(|_| arm(fds, held, number) == Armed::Sleep)?;
-    let woken = match held.any(io::others_complete) {
+    let woken = match held.any(|desc| io::others_complete(desc) || waits_for_more(desc)) {
         false => patience.sleep(asked, mask),
-        true => nap(asked, deadline, mask),
+        // A handler may have run between two naps.
+        true => patience.signal().unwrap_or_else(|| nap(asked, deadline, mask)),
     };
     if let (Some(named), Some(answer)) = (&named, shadow.get(used)) {
         named.heard(answer);
@@ -48,6 +50,11 @@ fn name_sleep(held: &Held<'_>, shadow: &mut [pollfd], used: usize) -> Option<Pol
     let named = PollSleep::begin()?;
     *place = named.alarm();
     Some(named)
+}
+
+/// Whether one byte is not enough: another thread may lower the mark meanwhile, of which no anchor tells.
+fn waits_for_more(desc: &Desc) -> bool {
+    desc.is_lane() && io::low_water(desc, desc.side()) > 1
 }
 
 /// How long a call sleeps at most where sends of other processes may complete, of which no anchor tells.

@@ -95,7 +95,7 @@ fn a_process_that_adopts_orphans_does_not_see_its_relay() {
         // SAFETY: plain numbers; no status is asked for.
         let quiet = unsafe {
             libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) == 0
-                && life::demote(server).is_ok()
+                && life::demote_number(server).is_ok()
                 && libc::waitpid(-1, core::ptr::null_mut(), libc::WNOHANG) == -1
         };
         let alone = std::io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD);
@@ -205,7 +205,7 @@ fn a_parent_goes_on_after_what_its_child_said_over_the_relay() {
     assert_eq!(send(server, b"parent "), Outcome::Done(7));
     let child = fork(|| {
         any_close(client);
-        if life::demote(server).is_err() || any_send(server, b"child ") != 6 {
+        if life::demote_number(server).is_err() || any_send(server, b"child ") != 6 {
             // SAFETY: ends the process.
             unsafe { libc::_exit(1) }
         }
@@ -234,7 +234,7 @@ fn sharers_that_close_or_die_do_not_keep_the_connection() {
         });
         let child = fork(|| {
             any_close(client);
-            let demoted = life::demote(server).is_ok() && any_send(server, b"said") == 4;
+            let demoted = life::demote_number(server).is_ok() && any_send(server, b"said") == 4;
             // SAFETY: pause(2), and the end of the process.
             unsafe {
                 libc::pause();
@@ -271,7 +271,7 @@ fn a_relay_outlives_whoever_made_it() {
     let anchor = inode(server);
     let demoter = fork(|| {
         any_close(client);
-        if life::demote(server).is_err() {
+        if life::demote_number(server).is_err() {
             return;
         }
         // The program that holds the socket is a child of the demoter.
@@ -324,7 +324,7 @@ fn sleepers_of_another_process_wake_for_what_comes_over_the_relay() {
         let child = fork(|| {
             any_close(client);
             go.1.read_exact(&mut [0]).unwrap();
-            let done = life::demote(server).is_ok();
+            let done = life::demote_number(server).is_ok();
             ready.1.write_all(&[u8::from(done)]).unwrap();
             // The parent is to have the news, not this process.
             // SAFETY: pause(2).

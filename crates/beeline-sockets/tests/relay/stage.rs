@@ -62,7 +62,7 @@ pub fn relayed() -> (i32, TcpStream, Relay) {
 
 pub fn demote(fd: i32) -> Relay {
     let inode = inode(fd);
-    life::demote(fd).unwrap();
+    life::demote_number(fd).unwrap();
     Relay::of(inode)
 }
 

@@ -14,12 +14,6 @@ pub enum Reach {
 }
 
 impl Reach {
-    /// Whether it may be said while the program runs.
-    #[must_use]
-    pub const fn is_live(self) -> bool {
-        !matches!(self, Reach::Start)
-    }
-
     /// Whether a rule may say it.
     #[must_use]
     pub const fn has_rules(self) -> bool {

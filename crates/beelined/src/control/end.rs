@@ -29,8 +29,6 @@ pub enum End {
     TooLong(u32),
     /// A frame is no message.
     Malformed(String),
-    /// The engine has found that the peer breaks the protocol of the rails.
-    Misbehaved(String),
     /// A message came at a time when it means nothing.
     OutOfTurn(&'static str),
     /// The other end speaks another version.
@@ -71,7 +69,6 @@ impl End {
             Self::NotReading => "not_reading",
             Self::TooLong(_) => "too_long",
             Self::Malformed(_) => "malformed",
-            Self::Misbehaved(_) => "misbehaved",
             Self::OutOfTurn(_) => "out_of_turn",
             Self::Version(_) => "version",
             Self::WrongName { .. } => "wrong_name",
@@ -106,7 +103,6 @@ impl fmt::Display for End {
             Self::NotReading => f.write_str("the other end does not read"),
             Self::TooLong(bytes) => write!(f, "a frame of {bytes} bytes"),
             Self::Malformed(error) => write!(f, "a frame that is no message: {error}"),
-            Self::Misbehaved(what) => write!(f, "the peer broke the protocol: {what}"),
             Self::OutOfTurn(kind) => write!(f, "a message out of turn: {kind}"),
             Self::Version(theirs) => write!(
                 f,

@@ -21,6 +21,7 @@ pub const GROUP: Group = Group {
         Case::new("send_buffer_set_late", ONCE, send_buffer_set_late)
             .deviates("SO_SNDBUF set on a connection does not limit what is on its way: a ring holds 4 MiB"),
         Case::new("peek_offset", FAMILY, peek_offset).on_any_path(),
+        Case::new("peek_offset_after_a_refusal", FAMILY, peek_offset_after_a_refusal).on_any_path(),
         Case::new("peek_offset_set_late", ONCE, peek_offset_set_late)
             .deviates("SO_PEEK_OFF cannot be switched on once a connection is a lane: ENOPROTOOPT"),
         Case::new("low_water_mark", FAMILY, low_water_mark),
@@ -201,6 +202,22 @@ fn peek_offset(v: Variant) {
     send(server, b"abcdefgh", 0);
     await_queued(client, 8);
     peeks_on(client);
+}
+
+/// A socket that was refused may be connected again, and has what was set on it before and since.
+fn peek_offset_after_a_refusal(v: Variant) {
+    let (nobody, listener) = (v.bound(), v.listener());
+    for offsets in [[1, 1], [-1, 1]] {
+        let client = v.client();
+        for (offset, at) in offsets.into_iter().zip([nobody, listener]) {
+            set_option(client, SOCKET, libc::SO_PEEK_OFF, "SO_PEEK_OFF", offset);
+            connect(client, &v.address_of(at));
+        }
+        let server = accept(listener, "server");
+        send(server, b"abcdefgh", 0);
+        await_queued(client, 8);
+        peeks_on(client);
+    }
 }
 
 fn peek_offset_set_late(v: Variant) {

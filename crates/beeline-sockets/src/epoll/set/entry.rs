@@ -67,7 +67,7 @@ impl Entry {
         if let Some(desc) = self.desc() {
             desc.pace.hand_out(events & (EPOLLIN | EPOLLRDNORM) == 0);
         }
-        self.seen.renew();
+        self.seen.refresh();
         self.heat.find_some();
     }
 }

@@ -75,7 +75,7 @@ impl Set {
     }
 
     /// Takes an entry out of the hot list.
-    pub fn make_cold(&self, _fd: i32, entry: &Entry) {
+    pub fn make_cold(&self, entry: &Entry) {
         if !entry.heat.is_hot() {
             return;
         }

@@ -2,7 +2,7 @@
 //!
 //! | step | when |
 //! |---|---|
-//! | [`Seen::renew`] | the app adds or modifies the member: whatever is there is an edge |
+//! | [`Seen::refresh`] | the app adds or modifies the member: whatever is there is an edge |
 //! | [`Seen::refresh`] | what it leads to has changed: likewise |
 //! | [`Seen::report`] | a wait has reported the member, with the marks that were taken before it looked |
 //! | [`Seen::pass`] | arming finds what has come to be nothing to tell: it is no edge any more |
@@ -42,11 +42,6 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// The app has asked anew.
-    pub(super) fn renew(&self) {
-        self.refresh();
-    }
-
     /// What is there is an edge, whether it was reported or not.
     pub fn refresh(&self) {
         self.fresh.store(true, Relaxed);

@@ -12,48 +12,71 @@ use beeline_stats::{Counter, Reason};
 use super::begin;
 use super::gate::{self, Attendance};
 use super::pair::{self, Pair};
-use crate::changing::changing;
 use crate::desc::Desc;
-use crate::life::handover::{by_cookie, stays_open};
+use crate::life::handover::stays_open;
 use crate::life::open_fds;
-use crate::side::{SideState, stands_no_more, state};
+use crate::side::{SideState, clear_stands, state};
 use crate::{follow, kernel, process, stats};
 
-/// Demotes the connection whose anchor `fd` is, under all numbers of this process. The caller holds no lock.
+/// Demotes the connection whose anchor `fd` is, under all numbers of this process. The caller holds
+/// [`changing`](crate::changing::changing), has found the connection in it, and has all signals blocked: a child that
+/// is killed in here leaves locks to its parent's thread, which lives.
 ///
 /// # Errors
 /// Why its numbers still lead to the anchor.
 pub(crate) fn demote(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
-    let _changing = changing();
     let socket = if desc.side().is(state::RELAYED) {
         // For another child of the same parent.
         follow::ask(&desc.side().gate, follow::BRIEF_NS).ok_or(Reason::RelayFailed)?
     } else {
         start(fd, desc)?
     };
-    open_fds::each(|number| {
-        if by_cookie(number).is_some_and(|other| core::ptr::eq(other, desc)) {
+    let cookie = desc.side().origin.anchor_cookie.load(Relaxed);
+    put_under_all(socket, fd, cookie);
+    let _ = sys::close(socket);
+    if is_it(fd, cookie) { Err(Reason::RelayFailed) } else { Ok(()) }
+}
+
+/// Puts a socket where this process has the anchor: under `fd`, under the standard descriptors, and under whatever else
+/// /proc tells of, if it is there.
+fn put_under_all(socket: i32, fd: i32, cookie: u64) {
+    let put = |number| {
+        if is_it(number, cookie) {
             let flags = if stays_open(number) { 0 } else { libc::O_CLOEXEC };
             let _ = kernel::dup3(socket, number, flags);
         }
-    });
-    let _ = sys::close(socket);
-    Ok(())
+    };
+    (0..=2).chain([fd]).for_each(put);
+    open_fds::each(put);
+}
+
+fn is_it(number: i32, cookie: u64) -> bool {
+    kernel::getsockopt::<u64>(number, libc::SOL_SOCKET, libc::SO_COOKIE) == Ok(cookie)
+}
+
+/// Puts a socket that is not connected in the place of an anchor of which nobody knows any more whose it was: the
+/// parent has gone over to the relay's socket meanwhile. So the program fails, and the others keep their connection.
+pub(crate) fn disown(fd: i32) {
+    if let Ok(socket) = kernel::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) {
+        let _ = kernel::dup3(socket as i32, fd, 0);
+        let _ = sys::close(socket as i32);
+    }
 }
 
 /// Starts a relay. The program's socket.
 fn start(fd: i32, desc: &'static Desc) -> Result<i32, Reason> {
-    {
+    let side = {
         let _both = desc.lock_both();
         if !desc.is_lane() {
             return Err(Reason::RelayFailed);
         }
-        stands_no_more(&desc.lane(), desc.end());
+        let side = desc.side();
+        // This process, and then the relay: an end with one holder is taken for one that nobody shares any more.
+        side.holders.fetch_add(1, AcqRel);
+        clear_stands(&desc.lane(), desc.end());
         desc.shared.store(true, Relaxed);
-    }
-    let side = desc.side();
-    // This process, and then the relay: an end with one holder is taken for one that nobody shares any more.
-    side.holders.fetch_add(1, AcqRel);
+        side
+    };
     start_shared(fd, desc, side).inspect_err(|_| {
         side.holders.fetch_sub(1, AcqRel);
     })

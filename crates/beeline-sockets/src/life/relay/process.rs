@@ -117,7 +117,7 @@ fn says_ready(pipe: i32) -> bool {
 }
 
 /// No handler may run where the memory is shared with the app's other threads but the thread is not the app's.
-fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
+pub(in crate::life) fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
     let all = u64::MAX;
     let mut before = 0u64;
     let change = |new: *const u64, old: *mut u64| {

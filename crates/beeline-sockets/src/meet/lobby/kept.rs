@@ -149,7 +149,7 @@ impl Ends {
             if lane.stands.seat() != seat::NONE {
                 seat::abandon(lane.memory().seat(), lane.stands.seat());
             }
-            pool::stand_no_more(lane);
+            pool::drop_kept_anchor(lane);
         }
     }
 
