@@ -34,7 +34,7 @@ impl Real {
     pub fn resolve(&self) -> *mut c_void {
         // An allocator under dlsym may call us again; it is told that there is no such function, which it
         // will survive, as it would not survive the recursion.
-        // Another thread looks for it itself, as what it waited for might wait for a lock of the linker's that it holds.
+        // Another thread looks for it itself: what it waited for might wait for a lock of the linker's that it holds.
         let tid = thread::tid();
         let claimed = self.resolver.compare_exchange(0, tid, Acquire, Relaxed);
         if claimed == Err(tid) {
