@@ -11,9 +11,9 @@
 //! # Lock order
 //!
 //! epoll set, then listener, then a description's `tx`, then its `rx`; the fd table's lock is innermost.
-//! Nobody sleeps in the kernel with any of them held, but for milliseconds in two places: who arms a lane for room naps
-//! while another process that shares it does, or until there is memory for bells ([`desc::TxGuard::arm`]), and a bell for
-//! which there is no memory is tried again for a second at most (`ring_patiently` of beeline-meeting).
+//! Nobody sleeps in the kernel with any of them held, but for milliseconds in two places: who arms a lane for room
+//! naps while another process that shares it does, or until there is memory for bells ([`desc::TxGuard::arm`]), and a
+//! bell for which there is no memory is tried again for a second at most (`ring_patiently` of beeline-meeting).
 
 // Nothing in here may end the program that it is a guest of.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
