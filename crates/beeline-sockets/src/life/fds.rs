@@ -15,7 +15,7 @@ use crate::desc::{Desc, Kind};
 use crate::hidden::{is_hidden, next_hidden};
 use crate::linger;
 use crate::process::{is_guest_of_parent, raw};
-use crate::{Errno, Outcome, epoll, kernel, meet, table};
+use crate::{Errno, Outcome, epoll, kernel, meet, proc, table};
 
 /// `close(2)`.
 #[unsafe(link_section = ".text.fork")]
@@ -184,14 +184,14 @@ fn replace(from: i32, to: i32, flags: i32) -> Outcome {
 
 /// `close_range(2)`.
 pub fn close_range(first: u32, last: u32, flags: i32) -> Outcome {
-    if first > last || flags != 0 && !(flags as u32 == libc::CLOSE_RANGE_UNSHARE && has_table_alone()) {
+    if first > last || flags != 0 && !(flags as u32 == libc::CLOSE_RANGE_UNSHARE && would_be_alone()) {
         // Close-on-exec is what hidden fds are already, and a table that one of several has for itself may lose them.
         return Outcome::Kernel;
     }
-    // A kernel without the call must not find half of the work done.
+    // A kernel without the call must not find half of the work done. This gives the process its own table, if asked to.
+    let nothing = [u32::MAX as usize, u32::MAX as usize, flags as usize, 0, 0, 0];
     // SAFETY: plain numbers; no fd has this one.
-    if let Err(errno) = unsafe { sys::call(libc::SYS_close_range, [u32::MAX as usize, u32::MAX as usize, 0, 0, 0, 0]) }
-    {
+    if let Err(errno) = unsafe { sys::call(libc::SYS_close_range, nothing) } {
         return Outcome::Fail(errno);
     }
     if !is_guest_of_parent() {
@@ -226,13 +226,20 @@ pub fn close_range(first: u32, last: u32, flags: i32) -> Outcome {
     }
 }
 
-/// Sees to it that the table of descriptors is this process's alone. Not where it has several threads, of which one
-/// would have a table of its own, or uses its parent's memory.
-fn has_table_alone() -> bool {
-    // Several threads are refused the second.
-    const ALONE: i32 = libc::CLONE_FILES | libc::CLONE_THREAD;
-    // SAFETY: plain numbers.
-    !is_guest_of_parent() && unsafe { sys::call(libc::SYS_unshare, [ALONE as usize, 0, 0, 0, 0, 0]) }.is_ok()
+/// Whether a table of descriptors of the calling thread's own is the process's: not where it has several threads, or
+/// uses its parent's memory.
+fn would_be_alone() -> bool {
+    !is_guest_of_parent() && threads() == Some(1)
+}
+
+/// How many threads the process has (`num_threads` of proc_pid_stat(5)).
+fn threads() -> Option<u32> {
+    let mut buffer = [0; 512];
+    let stat = proc::read(c"/proc/self/stat", &mut buffer)?;
+    // The name, in brackets, may hold anything.
+    let after_name = stat.rsplit(|byte| *byte == b')').next()?;
+    let field = after_name.split(|byte| *byte == b' ').nth(18)?;
+    core::str::from_utf8(field).ok()?.parse().ok()
 }
 
 /// `closefrom(3)`.
@@ -253,5 +260,18 @@ pub(super) fn note_nonblock(desc: &'static Desc, nonblock: bool) {
     let _both = desc.lock_both();
     if desc.is_lane() {
         desc.side().nonblock.store(u32::from(nonblock), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn threads_are_counted() {
+        let before = super::threads().unwrap();
+        let (stop, wait) = std::sync::mpsc::channel::<()>();
+        let one_more = std::thread::spawn(move || wait.recv());
+        assert!(before >= 2 && super::threads().unwrap() >= 2, "this one and the harness's");
+        drop(stop);
+        let _ = one_more.join();
     }
 }
