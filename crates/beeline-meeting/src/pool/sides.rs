@@ -3,9 +3,9 @@
 //! When a page may be used again is rule 3 of the pool. Who shared a side with another process says so when it
 //! retires it, and then it is unmapped.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-use beeline_guest::changing;
+use beeline_guest::{changing, process};
 use beeline_shm::{Errno, SideMemory};
 use beeline_stats::tunables::option;
 
@@ -20,6 +20,8 @@ static FIRST: AtomicUsize = AtomicUsize::new(0);
 /// Idle pages; written under [`LOCK`].
 #[unsafe(link_section = ".fork.locked")]
 pub(super) static COUNT: AtomicU32 = AtomicU32::new(0);
+/// The generation of the process that has made a side last, so that nothing need be written in the child of a fork.
+static MADE: AtomicU32 = AtomicU32::new(0);
 
 /// A zeroed side page, and the side on it. When descriptors are short it has no memfd.
 ///
@@ -34,7 +36,7 @@ pub fn side() -> Result<Side, Errno> {
         }
         None => match SideMemory::create() {
             Ok((page, memfd)) => {
-                MADE.store(true, Relaxed);
+                MADE.store(process::generation(), Relaxed);
                 (page, hidden::keep(memfd))
             }
             Err(Errno(libc::EMFILE | libc::ENFILE)) => (SideMemory::without_file()?, None),
@@ -82,13 +84,10 @@ impl Side {
     }
 }
 
-/// Whether this process has ever made a side, or one that it was forked from.
-static MADE: AtomicBool = AtomicBool::new(false);
-
-/// Whether there was a side before.
+/// Whether this very process has made a side before.
 #[must_use]
 pub fn has_made_any() -> bool {
-    MADE.load(Relaxed)
+    MADE.load(Relaxed) == process::generation()
 }
 
 fn take() -> Option<(SideMemory, Option<i32>)> {

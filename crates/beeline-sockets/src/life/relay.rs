@@ -16,7 +16,7 @@
 //! 4. The relay is nobody's child, keeps none of the app's descriptors and memory, takes no signals and ends by itself
 //!    ([`process`], [`pump`]).
 //! 5. Other processes that hold the description go over to the TCP connection when they next use it
-//!    ([`crate::follow`]).
+//!    ([`crate::follow`]). So does the parent of a `vfork` whose child has demoted it ([`guest`]).
 //! 6. If a relay cannot be made, nothing has changed.
 
 mod gate;

@@ -9,7 +9,7 @@
 //! 2. for any descriptor that survives `execve` into a program that will not have the library, if nobody else holds the
 //!    connection: then it can only be meant for that program. The same if that program will have the library and the
 //!    lane's memory cannot go along, because its descriptors were not kept. The parent of a process that was forked for
-//!    the program may not have closed its own yet, so in that rare case it is given a moment ([`LET_GO_NS`]);
+//!    the program may not have closed its own yet, so if there is one connection it is given a moment ([`LET_GO_NS`]);
 //! 3. for a descriptor that a list of actions gives to a spawned program, in the same two cases;
 //! 4. for a descriptor that is sent to a process which may not have the library;
 //! 5. for one that becomes a standard descriptor of this program, be it by `dup2` or by `accept`: the streams are there
@@ -57,20 +57,27 @@ fn fail_at_end(desc: &'static Desc) {
 /// Before this process becomes another program.
 pub(super) fn prepare_exec(image: Image) {
     let mut let_go = LetGo { left_ns: LET_GO_NS };
-    // Of many that stay open most are a server's, which keeps them.
-    let mut staying = 0;
-    table::for_each(|fd, desc| staying += u32::from(desc.is_lane() && !is_standard(fd) && stays_open(fd)));
-    let is_only_one = staying == 1;
+    let mut is_only_one = None;
     table::for_each(|fd, desc| {
         if !desc.is_lane() || !stays_open(fd) {
             return;
         }
         let parts_stay = image == Image::Takes && part_fds(desc).is_none();
-        let is_meant = |let_go: &mut LetGo| is_held_here_alone(desc) || is_only_one && let_go.of(desc);
-        if is_standard(fd) || (parts_stay || image != Image::Takes) && is_meant(&mut let_go) {
+        let mut is_meant = || {
+            // Of many that stay open most are a server's, which keeps them.
+            is_held_here_alone(desc) || *is_only_one.get_or_insert_with(one_stays_open) && let_go.of(desc)
+        };
+        if is_standard(fd) || (parts_stay || image != Image::Takes) && is_meant() {
             demote(fd, desc);
         }
     });
+}
+
+/// Whether one number of a lane that is no standard descriptor survives `execve`, and no other.
+fn one_stays_open() -> bool {
+    let mut staying = 0u32;
+    table::for_each(|fd, desc| staying += u32::from(desc.is_lane() && !is_standard(fd) && stays_open(fd)));
+    staying == 1
 }
 
 /// The same in the child of a `vfork`, whose standard descriptors are meant for the program. What else it has open is

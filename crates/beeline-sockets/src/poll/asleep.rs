@@ -57,7 +57,7 @@ fn waits_for_more(desc: &Desc) -> bool {
     desc.is_lane() && io::low_water(desc, desc.side()) > 1
 }
 
-/// How long a call sleeps at most where sends of other processes may complete, of which no anchor tells.
+/// How long a call sleeps at most where something may change of which no anchor tells.
 const NAP_NS: u64 = 5_000_000;
 
 /// A sleep of [`NAP_NS`] at most.

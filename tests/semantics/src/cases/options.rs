@@ -185,8 +185,10 @@ fn send_buffer_set_late(v: Variant) {
     trace!("stopped before 1 MiB: {}", sent < 1 << 20);
 }
 
-/// Reads the rest of each peek, and what is left then. Linux has it for TCP since 6.9.
-fn peeks_on(reader: Fd) {
+/// Peeks on and on at what its peer sends, and reads. Linux has it for TCP since 6.9.
+fn peeks_on(reader: Fd, peer: Fd) {
+    send(peer, b"abcdefgh", 0);
+    await_queued(reader, 8);
     for flags in [libc::MSG_PEEK, libc::MSG_PEEK, 0, libc::MSG_PEEK, 0] {
         recv(reader, 2, flags);
     }
@@ -198,10 +200,7 @@ fn peek_offset(v: Variant) {
     let client = v.client();
     set_option(client, SOCKET, libc::SO_PEEK_OFF, "SO_PEEK_OFF", 1);
     connect(client, &v.address_of(listener));
-    let server = accept(listener, "server");
-    send(server, b"abcdefgh", 0);
-    await_queued(client, 8);
-    peeks_on(client);
+    peeks_on(client, accept(listener, "server"));
 }
 
 /// A socket that was refused may be connected again, and has what was set on it before and since.
@@ -213,20 +212,15 @@ fn peek_offset_after_a_refusal(v: Variant) {
             set_option(client, SOCKET, libc::SO_PEEK_OFF, "SO_PEEK_OFF", offset);
             connect(client, &v.address_of(at));
         }
-        let server = accept(listener, "server");
-        send(server, b"abcdefgh", 0);
-        await_queued(client, 8);
-        peeks_on(client);
+        peeks_on(client, accept(listener, "server"));
     }
 }
 
 fn peek_offset_set_late(v: Variant) {
     let (client, server) = v.pair();
-    send(server, b"abcdefgh", 0);
-    await_queued(client, 8);
     set_option(client, SOCKET, libc::SO_PEEK_OFF, "SO_PEEK_OFF", -1);
     set_option(client, SOCKET, libc::SO_PEEK_OFF, "SO_PEEK_OFF", 1);
-    peeks_on(client);
+    peeks_on(client, server);
 }
 
 /// Options whose value is a text or a header are off when it is empty, and may be switched off on any socket.
