@@ -69,6 +69,7 @@ pub const DIFFERENCES: &[(&str, &str)] = &[
         "a set that is kept over execve(2) does not tell the next program of bytes that this one was told of and did not read",
     ),
     ("names/client_port_is_not_free", "the client's port is reserved among lanes, not against an explicit bind in TCP"),
+    ("options/peek_offset_set_late", "SO_PEEK_OFF cannot be switched on once a connection is a lane: ENOPROTOOPT"),
     (
         "options/send_buffer_set_late",
         "SO_SNDBUF set on a connection does not limit what is on its way: a ring holds 4 MiB",
