@@ -30,13 +30,14 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
+use beeline_shm::Fd;
 use beeline_shm::sys::{self};
 
 use crate::control::{self, Control, ONE};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 use crate::side::{Gate, SideState, state};
-use crate::wait::{self, Woken};
+use crate::wait;
 use crate::{Errno, changing, guards, process, slots, table, watchers};
 use beeline_guest::thread::Section;
 
@@ -134,21 +135,18 @@ fn follow_alone(fd: i32, desc: &'static Desc, patience_ns: u64) {
     let _changing = changing::changing();
     let fd = table::number_of(desc, fd);
     if table::leads_to(fd, desc) && desc.is_lane() {
-        replace(fd, desc, socket);
-    }
-    if let Some(socket) = socket {
-        let _ = sys::close(socket);
+        replace(fd, desc, socket.as_ref());
     }
 }
 
 /// Puts the program's socket in the lane's place, or nothing of use. The caller holds [`changing::changing`].
-fn replace(fd: i32, desc: &'static Desc, socket: Option<i32>) {
+fn replace(fd: i32, desc: &'static Desc, socket: Option<&Fd>) {
     let side = desc.side();
     table::each_fd(fd, desc, |fd| watchers::take_out(fd, desc));
     {
         let _both = desc.lock_both();
         match socket {
-            Some(socket) if table::put_under(fd, desc, socket) => {
+            Some(socket) if table::put_under(fd, desc, socket.get()) => {
                 desc.draft.connectable.settle();
                 desc.mark_tcp();
             }
@@ -164,24 +162,19 @@ fn replace(fd: i32, desc: &'static Desc, socket: Option<i32>) {
 /// has not heard yet what others have said, and there is no room for more, it will look at the list when it does.
 pub fn left(side: &SideState) {
     if let Some(socket) = visit(&side.gate) {
-        let _ = say(socket, &side.gate, LEAVE, libc::MSG_DONTWAIT);
-        let _ = sys::close(socket);
+        let _ = say(socket.get(), &side.gate, LEAVE, libc::MSG_DONTWAIT);
     }
 }
 
 /// A socket that is connected to the gate, with a name of its own.
-fn visit(gate: &Gate) -> Option<i32> {
+fn visit(gate: &Gate) -> Option<Fd> {
     let there = name(gate)?;
-    let socket = kernel::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).ok()? as i32;
+    let socket = Fd::own(kernel::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).ok()? as i32);
     // Only the family: the kernel chooses the name (unix(7), autobind).
     let mut nameless = SockAddr::empty();
     nameless.storage.ss_family = libc::AF_UNIX as u16;
     nameless.length = size_of::<libc::sa_family_t>() as u32;
-    let ready = kernel::bind(socket, &nameless).and_then(|_| kernel::connect(socket, &there));
-    if ready.is_err() {
-        let _ = sys::close(socket);
-        return None;
-    }
+    kernel::bind(socket.get(), &nameless).and_then(|_| kernel::connect(socket.get(), &there)).ok()?;
     Some(socket)
 }
 
@@ -209,37 +202,24 @@ fn bytes_of(message: &Message) -> &[u8] {
 }
 
 /// Asks for the program's socket.
-pub fn ask(gate: &Gate, patience_ns: u64) -> Option<i32> {
-    let socket = visit(gate)?;
+pub fn ask(gate: &Gate, patience_ns: u64) -> Option<Fd> {
+    let visitor = visit(gate)?;
+    let socket = visitor.get();
     let deadline = kernel::now_ns().saturating_add(patience_ns);
     // A relay that is stopped takes nothing, and the kernel has room for a few questions only.
     let asked = loop {
         match say(socket, gate, FOLLOW, libc::MSG_DONTWAIT) {
             Ok(_) => break true,
-            Err(Errno(libc::EAGAIN)) if awaited(socket, libc::POLLOUT, deadline) => {}
+            Err(Errno(libc::EAGAIN)) if wait::for_events(socket, libc::POLLOUT, deadline) != 0 => {}
             Err(_) => break false,
         }
     };
-    let answered = asked && awaited(socket, libc::POLLIN, deadline);
-    let received = if answered { receive(socket, gate.answer.load(Relaxed)) } else { None };
-    let _ = sys::close(socket);
-    received
-}
-
-/// Waits until something can be done with a socket.
-fn awaited(socket: i32, events: i16, deadline: u64) -> bool {
-    loop {
-        let mut fds = [libc::pollfd { fd: socket, events, revents: 0 }];
-        match wait::sleep(&mut fds, Some(deadline), None) {
-            Woken::Ready(_) => return true,
-            Woken::Signal { .. } if kernel::now_ns() < deadline => {}
-            _ => return false,
-        }
-    }
+    let answered = asked && wait::for_events(socket, libc::POLLIN, deadline) != 0;
+    if answered { receive(socket, gate.answer.load(Relaxed)) } else { None }
 }
 
 /// Receives the socket with the right answer.
-fn receive(socket: i32, answer: u64) -> Option<i32> {
+fn receive(socket: i32, answer: u64) -> Option<Fd> {
     let mut secret = 0u64;
     let mut control = Control::<ONE>::empty();
     let mut part = libc::iovec { iov_base: (&raw mut secret).cast(), iov_len: 8 };
@@ -251,7 +231,7 @@ fn receive(socket: i32, answer: u64) -> Option<i32> {
     let fd = unsafe { control::sole_descriptor(&message) }?;
     let is_tcp = kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP);
     if got == 8 && secret == answer && is_tcp {
-        return Some(fd);
+        return Some(Fd::own(fd));
     }
     crate::disarm::disarm(fd);
     None
@@ -268,13 +248,14 @@ mod tests {
     use std::time::Duration;
 
     /// A side, and the gate of a relay that does nothing.
-    fn stopped_relay() -> (&'static SideState, i32) {
+    fn stopped_relay() -> (&'static SideState, Fd) {
         let (memory, _) = SideMemory::create().unwrap();
         // SAFETY: a side consists of atomics only and is valid when zeroed.
         let side: &'static SideState = unsafe { memory.as_ref() };
         side.gate.name.store(kernel::now_ns(), Relaxed);
-        let relay = kernel::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).unwrap() as i32;
-        kernel::bind(relay, &name(&side.gate).unwrap()).unwrap();
+        let relay = kernel::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).unwrap();
+        let relay = Fd::own(relay as i32);
+        kernel::bind(relay.get(), &name(&side.gate).unwrap()).unwrap();
         (side, relay)
     }
 
@@ -294,7 +275,7 @@ mod tests {
         let mut question = Message { secret: 0, sharer: 0, wish: 0 };
         let mut from = SockAddr::empty();
         let args = [
-            relay as usize,
+            relay.get() as usize,
             (&raw mut question) as usize,
             size_of::<Message>(),
             0,
@@ -318,7 +299,7 @@ mod tests {
         assert!(followers.iter().all(|follower| !follower.is_finished()) && desc.is_lane());
         // No answer that would do.
         let args = [
-            relay as usize,
+            relay.get() as usize,
             (&raw const question) as usize,
             1,
             0,
@@ -330,43 +311,41 @@ mod tests {
         assert!(followers.into_iter().all(|follower| follower.join().unwrap()));
         assert_eq!((desc.kind(), desc.keepers.pins()), (Kind::Orphan, 0));
         // Nobody has asked a second time.
-        let args =
-            [relay as usize, (&raw mut question) as usize, size_of::<Message>(), libc::MSG_DONTWAIT as usize, 0, 0];
+        let args = [
+            relay.get() as usize,
+            (&raw mut question) as usize,
+            size_of::<Message>(),
+            libc::MSG_DONTWAIT as usize,
+            0,
+            0,
+        ];
         // SAFETY: room for a message.
         assert!(unsafe { sys::call(libc::SYS_recvfrom, args) }.is_err());
         let _ = table::set(fd, None).unwrap();
-        for fd in [relay, fd] {
-            sys::close(fd).unwrap();
-        }
+        sys::close(fd).unwrap();
     }
 
     #[test]
     fn a_relay_with_a_full_queue_is_asked_for_no_longer_than_one_with_none() {
-        let (side, relay) = stopped_relay();
+        let (side, _relay) = stopped_relay();
         let full = visit(&side.gate).unwrap();
-        while say(full, &side.gate, LEAVE, libc::MSG_DONTWAIT).is_ok() {}
+        while say(full.get(), &side.gate, LEAVE, libc::MSG_DONTWAIT).is_ok() {}
         let begin_ns = kernel::now_ns();
         assert!(ask(&side.gate, 50_000_000).is_none());
         let took_ns = kernel::now_ns() - begin_ns;
         assert!((50_000_000..2_000_000_000).contains(&took_ns), "{took_ns}");
-        for fd in [relay, full] {
-            sys::close(fd).unwrap();
-        }
     }
 
     #[test]
     fn who_leaves_does_not_wait_for_a_relay_that_hears_nothing() {
-        let (side, relay) = stopped_relay();
+        let (side, _relay) = stopped_relay();
         let full = visit(&side.gate).unwrap();
-        while say(full, &side.gate, LEAVE, libc::MSG_DONTWAIT).is_ok() {}
+        while say(full.get(), &side.gate, LEAVE, libc::MSG_DONTWAIT).is_ok() {}
         let (done, is_done) = channel();
         std::thread::spawn(move || {
             left(side);
             done.send(()).unwrap();
         });
         assert!(is_done.recv_timeout(Duration::from_secs(20)).is_ok());
-        for fd in [relay, full] {
-            sys::close(fd).unwrap();
-        }
     }
 }

@@ -2,18 +2,19 @@
 
 use core::ffi::CStr;
 
-use beeline_shm::sys::{self, call};
+use beeline_shm::Fd;
+use beeline_shm::sys::call;
 
 /// Reads the beginning of a file. `None` when it cannot be opened or read.
 pub fn read<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     let args = [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0];
     // SAFETY: a NUL-terminated path and plain numbers.
-    let fd = unsafe { call(libc::SYS_openat, args) }.ok()?;
+    let file = Fd::own(unsafe { call(libc::SYS_openat, args) }.ok()? as i32);
+    let args = [file.get() as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
     // SAFETY: a live buffer of the length given.
-    let length = unsafe { call(libc::SYS_read, [fd, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0]) };
-    let _ = sys::close(fd as i32);
-    buffer.get(..length.ok()?)
+    let length = unsafe { call(libc::SYS_read, args) }.ok()?;
+    buffer.get(..length)
 }
 
 /// Reads a whole file, part by part, as long as `f` wants more. `None` when it cannot be opened or read.
@@ -21,19 +22,18 @@ pub(crate) fn each_part(path: &CStr, mut f: impl FnMut(&[u8]) -> bool) -> Option
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     let args = [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0];
     // SAFETY: a NUL-terminated path and plain numbers.
-    let fd = unsafe { call(libc::SYS_openat, args) }.ok()?;
+    let file = Fd::own(unsafe { call(libc::SYS_openat, args) }.ok()? as i32);
     let mut buffer = [0_u8; 4096];
-    let done = loop {
+    loop {
+        let args = [file.get() as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
         // SAFETY: a live buffer of the length given.
-        match unsafe { call(libc::SYS_read, [fd, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0]) } {
-            Ok(0) => break Some(()),
-            Ok(length) if !f(buffer.get(..length).unwrap_or_default()) => break Some(()),
+        match unsafe { call(libc::SYS_read, args) } {
+            Ok(0) => return Some(()),
+            Ok(length) if !f(buffer.get(..length).unwrap_or_default()) => return Some(()),
             Ok(_) => {}
-            Err(_) => break None,
+            Err(_) => return None,
         }
-    };
-    let _ = sys::close(fd as i32);
-    done
+    }
 }
 
 /// Calls `f` for each line of a file, without its end, as long as it wants more. Lines that are longer than a page are
@@ -111,6 +111,7 @@ fn inode_of(path: &CStr) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use beeline_shm::sys;
 
     #[test]
     fn lines_are_whole_and_long_ones_passed_over() {

@@ -20,6 +20,7 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
+use beeline_shm::Fd;
 use beeline_shm::memfd::{self, FileId};
 use beeline_shm::sys::{self, call};
 use beeline_stats::layout::{
@@ -123,11 +124,11 @@ fn begin() -> &'static StatsHeader {
     header
 }
 
-fn open(directory: i32, path: &core::ffi::CStr, flags: i32, mode: u32) -> Result<i32, Errno> {
+fn open(directory: i32, path: &core::ffi::CStr, flags: i32, mode: u32) -> Result<Fd, Errno> {
     let flags = flags | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     // SAFETY: a NUL-terminated string and plain numbers.
     unsafe { call(libc::SYS_openat, [directory as usize, path.as_ptr() as usize, flags as usize, mode as usize, 0, 0]) }
-        .map(|fd| fd as i32)
+        .map(|fd| Fd::own(fd as i32))
 }
 
 fn unlink(directory: i32, path: &core::ffi::CStr) {
@@ -150,25 +151,13 @@ fn create() -> Result<&'static StatsHeader, Errno> {
     let stat = own_stat(&mut stat)?;
     let (uid, name) = own_name_in(stat)?;
     let directory = open_directory(uid)?;
-    let last = open(directory, name.text().as_c_str(), libc::O_RDONLY, 0);
-    let fd = open_new(directory, name.text().as_c_str());
-    let mapped = fd.and_then(|fd| {
-        let mapped = map_new(fd);
-        let _ = sys::close(fd);
-        if mapped.is_err() {
-            unlink(directory, name.text().as_c_str());
-        }
-        mapped
-    });
-    if mapped.is_ok() && stale::looks(name, IS_CHILD.load(Relaxed)) {
-        stale::sweep(directory, name);
+    let last = open(directory.get(), name.text().as_c_str(), libc::O_RDONLY, 0).ok();
+    let file = open_new(directory.get(), name.text().as_c_str())?;
+    let (base, id) = map_new(file.get()).inspect_err(|_| unlink(directory.get(), name.text().as_c_str()))?;
+    if stale::looks(name, IS_CHILD.load(Relaxed)) {
+        stale::sweep(directory.get(), name);
     }
-    let _ = sys::close(directory);
-    let result = mapped.map(|(base, id)| publish(base, id, uid, name, stat, last));
-    if let Ok(last) = last {
-        let _ = sys::close(last);
-    }
-    result
+    Ok(publish(base, id, uid, name, stat, last.as_ref()))
 }
 
 /// What /proc says of this process.
@@ -196,7 +185,7 @@ fn publish(
     uid: u32,
     name: FileName,
     stat: &[u8],
-    last: Result<i32, Errno>,
+    last: Option<&Fd>,
 ) -> &'static StatsHeader {
     FILE.uid.store(uid, Relaxed);
     FILE.start_ticks.store(name.start_ticks, Relaxed);
@@ -211,8 +200,8 @@ fn publish(
     let header = unsafe { &*base.cast::<StatsHeader>() };
     header.pid_namespace.store(proc::pid_namespace(), Relaxed);
     header.add(Counter::HiddenFds, u64::from(hidden::hidden_count()));
-    if let Ok(last) = last {
-        succession::add_up(last, name, header);
+    if let Some(last) = last {
+        succession::add_up(last.get(), name, header);
     }
     if let Some(reason) = process::stopped_because() {
         header.stop(reason);
@@ -223,7 +212,7 @@ fn publish(
 }
 
 /// The user's directory, made if need be, and refused if it is not the user's own.
-fn open_directory(uid: u32) -> Result<i32, Errno> {
+fn open_directory(uid: u32) -> Result<Fd, Errno> {
     let path = layout::directory_path(uid);
     let args = [libc::AT_FDCWD as usize, path.as_c_str().as_ptr() as usize, 0o700, 0, 0, 0];
     // SAFETY: a NUL-terminated string and plain numbers.
@@ -236,15 +225,14 @@ fn open_directory(uid: u32) -> Result<i32, Errno> {
     // SAFETY: all-zero is a valid value of this plain C struct.
     let mut stat: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: the kernel writes one `struct stat` into a live local of that type.
-    let asked = unsafe { call(libc::SYS_fstat, [directory as usize, (&raw mut stat) as usize, 0, 0, 0, 0]) };
+    let asked = unsafe { call(libc::SYS_fstat, [directory.get() as usize, (&raw mut stat) as usize, 0, 0, 0, 0]) };
     if asked.is_err() || stat.st_uid != uid || stat.st_mode & 0o077 != 0 {
-        let _ = sys::close(directory);
         return Err(Errno(libc::EPERM));
     }
     Ok(directory)
 }
 
-fn open_new(directory: i32, name: &core::ffi::CStr) -> Result<i32, Errno> {
+fn open_new(directory: i32, name: &core::ffi::CStr) -> Result<Fd, Errno> {
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
     match open(directory, name, flags, 0o600) {
         // The name is this very process's: the program it ran before `exec` left the file.
@@ -276,11 +264,10 @@ fn map_new(fd: i32) -> Result<(*mut u8, FileId), Errno> {
 
 /// Reads the start of a small file.
 fn read_small(path: &core::ffi::CStr, buffer: &mut [u8]) -> Result<usize, Errno> {
-    let fd = open(libc::AT_FDCWD, path, libc::O_RDONLY, 0)?;
+    let file = open(libc::AT_FDCWD, path, libc::O_RDONLY, 0)?;
+    let args = [file.get() as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
     // SAFETY: a live buffer of the length given.
-    let read = unsafe { call(libc::SYS_read, [fd as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0]) };
-    let _ = sys::close(fd);
-    read
+    unsafe { call(libc::SYS_read, args) }
 }
 
 /// The name in `/proc/self/stat`: between the first and the last parenthesis.
@@ -414,11 +401,10 @@ fn grow(wanted: u32) -> bool {
     if (wanted as usize) > target || FILE.pid.load(Relaxed) == 0 {
         return false;
     }
-    let Ok(fd) = open(libc::AT_FDCWD, FILE.path().as_c_str(), libc::O_RDWR, 0) else { return false };
-    let same = memfd::identify(fd).is_ok_and(|(id, _)| id == FILE.id());
+    let Ok(file) = open(libc::AT_FDCWD, FILE.path().as_c_str(), libc::O_RDWR, 0) else { return false };
+    let same = memfd::identify(file.get()).is_ok_and(|(id, _)| id == FILE.id());
     let offset = HEADER_BYTES + slots as usize * SLOT_BYTES;
-    let grown = same && allocate(fd, offset, (target - slots as usize) * SLOT_BYTES).is_ok();
-    let _ = sys::close(fd);
+    let grown = same && allocate(file.get(), offset, (target - slots as usize) * SLOT_BYTES).is_ok();
     if grown {
         SLOTS.store(target as u32, Release);
     }

@@ -70,8 +70,7 @@ struct Side {
 
 impl Side {
     fn pair(ring_bytes: u32) -> [Side; 2] {
-        let (memory, fd) = LaneMemory::create(ring_bytes).unwrap();
-        beeline_shm::sys::close(fd).unwrap();
+        let (memory, _) = LaneMemory::create(ring_bytes).unwrap();
         [End::Client, End::Server].map(|end| Side { memory, end, tx: Line::default(), rx: Line::default() })
     }
 

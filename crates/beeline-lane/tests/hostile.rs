@@ -247,18 +247,17 @@ fn jangle(socket: &UnixStream, rng: &mut Rng) {
 }
 
 /// Lane memory and its file, as a peer has it.
-fn lane() -> (LaneMemory, File, i32) {
+fn lane() -> (LaneMemory, File) {
     let (memory, fd) = LaneMemory::create(RING_BYTES).unwrap();
-    let file = OpenOptions::new().read(true).write(true).open(format!("/proc/self/fd/{fd}")).unwrap();
-    (memory, file, fd)
+    let file = OpenOptions::new().read(true).write(true).open(format!("/proc/self/fd/{}", fd.get())).unwrap();
+    (memory, file)
 }
 
-fn finish(memory: LaneMemory, fd: i32, results: [u64; 2]) {
+fn finish(memory: LaneMemory, results: [u64; 2]) {
     println!("{} calls went well, {} poisoned their connection", results[0], results[1]);
     assert!(results.iter().all(|count| *count > 100), "the mixture is too tame or too wild to test anything");
     // SAFETY: no copy of the mapping is used afterwards.
     unsafe { memory.unmap() };
-    beeline_shm::sys::close(fd).unwrap();
 }
 
 struct SetOnDrop<'a>(&'a AtomicBool);
@@ -271,7 +270,7 @@ impl Drop for SetOnDrop<'_> {
 
 #[test]
 fn no_write_between_calls_does_more_than_poison() {
-    let (memory, file, fd) = lane();
+    let (memory, file) = lane();
     let mut rng = Rng(seed());
     let mut ours = Ours::new(&memory);
     let mut connection = Connection::new(&memory, &mut rng);
@@ -287,12 +286,12 @@ fn no_write_between_calls_does_more_than_poison() {
             connection = Connection::new(&memory, &mut rng);
         }
     }
-    finish(memory, fd, ours.results);
+    finish(memory, ours.results);
 }
 
 #[test]
 fn no_write_during_a_call_does_more_than_poison() {
-    let (memory, file, fd) = lane();
+    let (memory, file) = lane();
     let seed = seed();
     let mut rng = Rng(seed);
     let mut ours = Ours::new(&memory);
@@ -317,12 +316,12 @@ fn no_write_during_a_call_does_more_than_poison() {
             }
         }
     });
-    finish(memory, fd, ours.results);
+    finish(memory, ours.results);
 }
 
 #[test]
 fn each_fault_is_named() {
-    let (memory, _file, fd) = lane();
+    let (memory, _file) = lane();
     let mut rng = Rng(0);
     let connection = |rng: &mut Rng| {
         let connection = Connection::new(&memory, rng);
@@ -351,5 +350,4 @@ fn each_fault_is_named() {
     assert_eq!(writer.write(Source::from(&[1][..]), anchor), Err(Fault::Gone));
     // SAFETY: no copy of the mapping is used afterwards.
     unsafe { memory.unmap() };
-    beeline_shm::sys::close(fd).unwrap();
 }

@@ -72,7 +72,6 @@ struct Stream {
 
 struct Lane {
     memory: LaneMemory,
-    fd: i32,
     tx: [TxState; 2],
     rx: [RxState; 2],
     wires: Wires,
@@ -84,13 +83,12 @@ impl Drop for Lane {
     fn drop(&mut self) {
         // SAFETY: the only copy of the mapping ends with us.
         unsafe { self.memory.unmap() };
-        beeline_shm::sys::close(self.fd).unwrap();
     }
 }
 
 impl Lane {
     fn new(ring_bytes: u32, starts: [u32; 2]) -> Lane {
-        let (memory, fd) = LaneMemory::create(ring_bytes).unwrap();
+        let (memory, _) = LaneMemory::create(ring_bytes).unwrap();
         for end in ENDS {
             let start = starts[end as usize];
             memory.set_cursor(end, Cursor { tail: start, base: start });
@@ -99,7 +97,6 @@ impl Lane {
         }
         Lane {
             memory,
-            fd,
             tx: starts.map(|start| TxState::starting_at(start.into())),
             rx: [RxState::starting_at(starts[1].into()), RxState::starting_at(starts[0].into())],
             wires: Wires::default(),

@@ -45,13 +45,12 @@ fn with_lane(test: impl FnOnce(&Writer<'_, LaneMemory>, &Reader<'_, LaneMemory>,
 }
 
 fn with_memory(test: impl FnOnce(LaneMemory, &Writer<'_, LaneMemory>, &Reader<'_, LaneMemory>, &TxState)) {
-    let (memory, fd) = LaneMemory::create(RING_BYTES).unwrap();
+    let (memory, _) = LaneMemory::create(RING_BYTES).unwrap();
     let (client, server) = (Side::default(), Side::default());
     let writer = Writer::new(memory, End::Client, &client.tx, &client.rx);
     test(memory, &writer, &Reader::new(memory, End::Server, &server.rx, &server.tx), &client.tx);
     // SAFETY: nobody uses the memory any more.
     unsafe { memory.unmap() };
-    beeline_shm::sys::close(fd).unwrap();
 }
 
 #[test]

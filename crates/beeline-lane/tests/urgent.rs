@@ -30,8 +30,7 @@ struct Ends {
 
 impl Ends {
     fn new() -> Self {
-        let (lane, fd) = LaneMemory::create(1 << 16).unwrap();
-        beeline_shm::sys::close(fd).unwrap();
+        let (lane, _) = LaneMemory::create(1 << 16).unwrap();
         Self { lane, states: Default::default() }
     }
 

@@ -23,7 +23,7 @@ use beeline_wire::agent::{ANSWER_BYTES, Answer, Besides, Question};
 
 use crate::Errno;
 use crate::disarm::disarm;
-use crate::wait::{self, Mode, Woken};
+use crate::wait::{self, Mode};
 use crate::{kernel, trust};
 use passing::Passing;
 
@@ -209,14 +209,9 @@ impl Carrier {
                 Err(Errno(libc::EAGAIN | libc::EINTR)) => {}
                 Err(_) => return Err(Reason::AgentSilent),
             }
-            let mut fds = [libc::pollfd { fd: self.fd()?, events: libc::POLLIN, revents: 0 }];
-            match wait::sleep(&mut fds, Some(deadline), None) {
-                Woken::Ready(_) => {}
-                Woken::Signal { .. } if kernel::now_ns() < deadline => {}
-                _ => {
-                    silent();
-                    return Err(Reason::AgentSilent);
-                }
+            if wait::for_events(self.fd()?, libc::POLLIN, deadline) == 0 {
+                silent();
+                return Err(Reason::AgentSilent);
             }
         }
     }

@@ -17,13 +17,13 @@ use beeline_lane::{
     Armed, BellFault, Bells, End, Fault, LaneMemory, Reader, RxState, Since, Sink, Source, TxState, Writer, flags,
     offer,
 };
-use beeline_shm::sys;
+use beeline_shm::{Fd, sys};
 use beeline_stats::Reason;
 use beeline_wire::{ConnName, Endpoint, Verdict, bridge};
 
 use super::hello_io::{self, Refusal, Waiting};
 use super::pool::{self, PooledLane};
-use super::route::OwnedAnchor;
+use super::route::new_anchor;
 use super::{greeting, lookup, taking, trust};
 use crate::bells::AnchorBells;
 use crate::kernel::{self, SockAddr};
@@ -39,18 +39,13 @@ const BACKLOG: i32 = 1024;
 ///
 /// # Errors
 /// Those of socket(2), bind(2) and listen(2): `EADDRINUSE` when another bridge serves this network namespace.
-pub fn listen_for_clients() -> Result<i32, Errno> {
+pub fn listen_for_clients() -> Result<Fd, Errno> {
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    let door = kernel::socket(libc::AF_UNIX, kind, 0)? as i32;
+    let door = Fd::own(kernel::socket(libc::AF_UNIX, kind, 0)? as i32);
     let address = SockAddr::abstract_unix(bridge::DOOR).ok_or(Errno(libc::EINVAL))?;
-    let opened = kernel::bind(door, &address).and_then(|_| kernel::listen(door, BACKLOG));
-    match opened {
-        Ok(_) => Ok(door),
-        Err(errno) => {
-            let _ = sys::close(door);
-            Err(errno)
-        }
-    }
+    kernel::bind(door.get(), &address)?;
+    kernel::listen(door.get(), BACKLOG)?;
+    Ok(door)
 }
 
 /// Takes the hello of a client that has come through the bridge's door: the connection that it asks for, and the lane.
@@ -98,9 +93,9 @@ pub fn connect_for(client: Endpoint, server: Endpoint) -> Result<LaneEnd, Reason
     if lookup::is_doorless(server.address(), target.cookie) {
         return Err(Reason::NoDoor);
     }
-    let anchor = OwnedAnchor::new()?;
+    let anchor = new_anchor()?;
     let address = SockAddr::abstract_unix(name.encode().as_bytes()).ok_or(Reason::Internal)?;
-    kernel::bind(anchor.0, &address).map_err(|_| Reason::AddressInUse)?;
+    kernel::bind(anchor.get(), &address).map_err(|_| Reason::AddressInUse)?;
     let offer = pool::client_lane(target.cookie)?;
     for end in [End::Client, End::Server] {
         offer.lane.memory().read_wake(end).store(beeline_lane::BEGIN_ARMED, Relaxed);
@@ -109,7 +104,7 @@ pub fn connect_for(client: Endpoint, server: Endpoint) -> Result<LaneEnd, Reason
         offer.withdraw();
         return Err(reason);
     }
-    let lane = greeting::say_hello(&anchor, offer, None)?;
+    let lane = greeting::say_hello(anchor.get(), offer, None)?;
     Ok(LaneEnd::new(anchor.give_away(), lane, End::Client))
 }
 

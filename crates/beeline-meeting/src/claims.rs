@@ -19,7 +19,7 @@
 
 use core::net::SocketAddr;
 
-use beeline_shm::sys;
+use beeline_shm::Fd;
 use beeline_stats::{Poison, Reason};
 use beeline_wire::ConnName;
 
@@ -42,7 +42,7 @@ pub enum Naming {
 ///
 /// # Errors
 /// Why not.
-pub fn prove(name: &ConnName, naming: Naming, uid: Option<u32>, anchor: i32) -> Result<Option<i32>, Refusal> {
+pub fn prove(name: &ConnName, naming: Naming, uid: Option<u32>, anchor: i32) -> Result<Option<Fd>, Refusal> {
     let client = name.client.address();
     let foreign = Err(Refusal::Poison(Poison::HelloAddressForeign));
     if client.port() < ports::first_unprivileged() && !uid.is_some_and(trust::may_have_any_port) {
@@ -55,12 +55,11 @@ pub fn prove(name: &ConnName, naming: Naming, uid: Option<u32>, anchor: i32) -> 
         Naming::Held if !ports::is_handed_out(client.port()) => foreign,
         naming => {
             let socket = bound(client).map_err(refusal)?;
-            let is_there = kernel::namespace(socket) == kernel::namespace(anchor);
-            if is_there && naming == Naming::Held {
-                return Ok(Some(socket));
+            let is_there = kernel::namespace(socket.get()) == kernel::namespace(anchor);
+            if !is_there {
+                return Err(Refusal::Reason(Reason::OtherNamespace));
             }
-            let _ = sys::close(socket);
-            if is_there { Ok(None) } else { Err(Refusal::Reason(Reason::OtherNamespace)) }
+            Ok((naming == Naming::Held).then_some(socket))
         }
     }
 }
@@ -77,17 +76,12 @@ fn refusal(errno: Errno) -> Refusal {
 }
 
 /// A TCP socket bound to `address`, where port 0 lets the kernel choose one.
-pub(super) fn bound(address: SocketAddr) -> Result<i32, Errno> {
+pub(super) fn bound(address: SocketAddr) -> Result<Fd, Errno> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
-    let socket = kernel::socket(family, kind, libc::IPPROTO_TCP)? as i32;
-    match kernel::bind(socket, &SockAddr::internet(address, family)) {
-        Ok(_) => Ok(socket),
-        Err(errno) => {
-            let _ = sys::close(socket);
-            Err(errno)
-        }
-    }
+    let socket = Fd::own(kernel::socket(family, kind, libc::IPPROTO_TCP)? as i32);
+    kernel::bind(socket.get(), &SockAddr::internet(address, family))?;
+    Ok(socket)
 }
 
 #[cfg(test)]
@@ -97,12 +91,11 @@ mod tests {
 
     const STRANGER: Option<u32> = Some(54_321);
 
-    fn prove_port(port: u16, naming: Naming, uid: Option<u32>) -> Result<Option<i32>, Refusal> {
+    fn prove_port(port: u16, naming: Naming, uid: Option<u32>) -> Result<Option<Fd>, Refusal> {
         let end = |port| Endpoint::new(SocketAddr::from(([127, 0, 0, 1], port)));
-        let here = kernel::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).unwrap() as i32;
-        let proven = prove(&ConnName { client: end(port), server: end(80) }, naming, uid, here);
-        let _ = sys::close(here);
-        proven
+        let here = kernel::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).unwrap();
+        let here = Fd::own(here as i32);
+        prove(&ConnName { client: end(port), server: end(80) }, naming, uid, here.get())
     }
 
     /// A port that the kernel has handed out, still bound or just given up.
@@ -149,7 +142,7 @@ mod tests {
         let holder = prove_port(free, Naming::Held, STRANGER).unwrap().unwrap();
         assert_eq!(prove_port(free, Naming::Held, Some(0)), Err(Refusal::Reason(Reason::AddressInUse)));
         assert!(std::net::TcpListener::bind(("127.0.0.1", free)).is_err());
-        let _ = sys::close(holder);
+        drop(holder);
         let foreign = Err(Refusal::Poison(Poison::HelloAddressForeign));
         assert_eq!(prove_port(1025, Naming::Held, STRANGER), foreign);
     }

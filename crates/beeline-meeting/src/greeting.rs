@@ -2,13 +2,12 @@
 
 use core::net::SocketAddr;
 
-use beeline_shm::sys;
+use beeline_shm::{Fd, sys};
 use beeline_stats::Reason;
 use beeline_wire::{ConnName, DoorName, Held, Hello};
 
 use super::lookup::{self, Target};
 use super::pool::{Offer, PooledLane};
-use super::route::OwnedAnchor;
 use super::trust::Peer;
 use super::{hello_io, trust};
 use crate::kernel::{self, SockAddr};
@@ -19,30 +18,21 @@ use crate::{Errno, calibrate, process};
 #[must_use]
 pub fn is_open(cookie: u64) -> bool {
     let Some(door) = SockAddr::abstract_unix(DoorName::encode(cookie).as_bytes()) else { return true };
-    let Ok([probe, peer]) = sys::socket_pair() else { return true };
-    let answer = kernel::connect(probe, &door);
-    for end in [probe, peer] {
-        let _ = sys::close(end);
-    }
-    answer != Err(Errno(libc::ECONNREFUSED))
+    let Ok([probe, _peer]) = sys::socket_pair() else { return true };
+    kernel::connect(probe.get(), &door) != Err(Errno(libc::ECONNREFUSED))
 }
 
 /// Connects to the door, and proves that it is the listener's own. Returns who opened it.
 ///
 /// # Errors
 /// Why it is not entered.
-pub fn enter_door(
-    anchor: &OwnedAnchor,
-    name: &ConnName,
-    destination: SocketAddr,
-    target: Target,
-) -> Result<Peer, Reason> {
+pub fn enter_door(anchor: &Fd, name: &ConnName, destination: SocketAddr, target: Target) -> Result<Peer, Reason> {
     if calibrate::small_send_buffer().is_none() {
         return Err(Reason::KernelUnsupported);
     }
-    trust::refuse_rights(anchor.0);
+    trust::refuse_rights(anchor.get());
     let door = SockAddr::abstract_unix(DoorName::encode(target.cookie).as_bytes()).ok_or(Reason::Internal)?;
-    match kernel::connect(anchor.0, &door) {
+    match kernel::connect(anchor.get(), &door) {
         Ok(_) => {}
         Err(Errno(libc::EAGAIN)) => return Err(Reason::DoorFull),
         Err(Errno(libc::EPERM | libc::EACCES)) => return Err(Reason::SystemCallDenied),
@@ -51,7 +41,7 @@ pub fn enter_door(
             return Err(Reason::NoDoor);
         }
     }
-    let peer = trust::peer(anchor.0).ok_or(Reason::DoorNotTrusted)?;
+    let peer = trust::peer(anchor.get()).ok_or(Reason::DoorNotTrusted)?;
     let uid = peer.uid;
     if !trust::may_share(uid) {
         return Err(Reason::ForeignUser);
@@ -74,7 +64,7 @@ pub fn enter_door(
 ///
 /// # Errors
 /// Why the server will not have heard it; the lane goes back to the pool.
-pub fn say_hello(anchor: &OwnedAnchor, offer: Offer, held: Option<Held>) -> Result<&'static PooledLane, Reason> {
+pub fn say_hello(anchor: i32, offer: Offer, held: Option<Held>) -> Result<&'static PooledLane, Reason> {
     let hello = Hello {
         reuse: false,
         ring_bytes: offer.lane.memory().ring_bytes(),
@@ -83,7 +73,7 @@ pub fn say_hello(anchor: &OwnedAnchor, offer: Offer, held: Option<Held>) -> Resu
         lane_inode: offer.lane.inode(),
         held,
     };
-    match hello_io::send(anchor.0, &hello, offer.memfd) {
+    match hello_io::send(anchor, &hello, offer.memfd) {
         Ok(()) => Ok(offer.sent()),
         Err(errno) => {
             offer.withdraw();

@@ -7,7 +7,7 @@
 
 use beeline_lane::{LaneMemory, offer};
 use beeline_shm::memfd::{self, FileId, MemfdFault};
-use beeline_shm::{MapError, sys};
+use beeline_shm::{Fd, MapError};
 use beeline_stats::{Poison, Reason};
 use beeline_wire::again::{AGAIN, AGAIN_BYTES, Again};
 use beeline_wire::hello::{BELL, HELLO_BYTES, Unfit};
@@ -152,8 +152,8 @@ fn is_withdrawn(anchor: i32) -> bool {
 /// A hello with its lane's descriptor, checked.
 pub(super) struct Received {
     pub hello: Hello,
-    /// The lane's memfd. The caller owns it.
-    pub memfd: i32,
+    /// The lane's memfd.
+    pub memfd: Fd,
     /// Its identity.
     pub id: FileId,
 }
@@ -219,7 +219,7 @@ fn admit(hello: Hello, memfd: i32) -> Result<Received, Refusal> {
         Ok((_, size)) if size != hello.lane_bytes() => {
             memfd::check(memfd, hello.lane_bytes() as usize).map_or_else(poison_of, |_| Poison::HelloSize)
         }
-        Ok((id, _)) if id.inode == hello.lane_inode => return Ok(Received { hello, memfd, id }),
+        Ok((id, _)) if id.inode == hello.lane_inode => return Ok(Received { hello, memfd: Fd::own(memfd), id }),
         Ok(_) => Poison::HelloLaneUnknown,
         Err(poison) => poison,
     };
@@ -241,20 +241,13 @@ fn poison_of(fault: MemfdFault) -> Poison {
 /// [`Refusal`].
 pub(super) fn map(received: &Received) -> Result<LaneMemory, Refusal> {
     let adopt = if limits::locks_memory() { LaneMemory::adopt_unlocked } else { LaneMemory::adopt };
-    match adopt(received.memfd, received.hello.ring_bytes) {
+    match adopt(received.memfd.get(), received.hello.ring_bytes) {
         Ok((memory, _)) => {
             limits::unlock(memory);
             Ok(memory)
         }
         Err(MapError::Fault(fault)) => Err(Refusal::Poison(poison_of(fault))),
         Err(MapError::Os(_)) => Err(Refusal::Reason(Reason::MapFailed)),
-    }
-}
-
-impl Received {
-    /// Closes the lane's descriptor: the mapping stays.
-    pub(super) fn close(&self) {
-        let _ = sys::close(self.memfd);
     }
 }
 
@@ -272,7 +265,7 @@ mod tests {
     fn lane() -> (LaneMemory, OwnedFd) {
         let (memory, fd) = LaneMemory::create(1 << 16).unwrap();
         // SAFETY: a fresh descriptor that nobody else owns.
-        (memory, unsafe { OwnedFd::from_raw_fd(fd) })
+        (memory, unsafe { OwnedFd::from_raw_fd(fd.give_away()) })
     }
 
     #[test]
@@ -285,8 +278,7 @@ mod tests {
         assert_eq!(look(server.as_raw_fd()), Waiting::Message);
         let received = receive(server.as_raw_fd()).unwrap_or_else(|refusal| panic!("{refusal:?}"));
         assert!(map(&received).is_ok());
-        received.close();
-        drop(client);
+        drop((received, client));
         // A child that another test has just forked may have the socket, too, for a moment.
         let until = std::time::Instant::now() + std::time::Duration::from_secs(5);
         while look(server.as_raw_fd()) != Waiting::Gone {

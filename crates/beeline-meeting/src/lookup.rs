@@ -28,7 +28,8 @@ mod untaken;
 
 use core::net::{IpAddr, SocketAddr};
 
-use beeline_shm::sys::{self, call};
+use beeline_shm::Fd;
+use beeline_shm::sys::call;
 use beeline_stats::Reason;
 use beeline_wire::Endpoint;
 use beeline_wire::diag::{ListenerQuery, LookupError, REPLY_BYTES_MAX};
@@ -416,7 +417,7 @@ fn ask_listener(destination: SocketAddr, source: SocketAddr) -> Result<beeline_w
 
 /// A netlink socket for one question.
 struct Netlink {
-    fd: i32,
+    socket: Fd,
     port_id: u32,
 }
 
@@ -426,22 +427,22 @@ impl Netlink {
 
     fn open(protocol: i32) -> Result<Netlink, Reason> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-        let fd = match kernel::socket(libc::AF_NETLINK, kind, protocol) {
-            Ok(fd) => fd as i32,
+        let socket = match kernel::socket(libc::AF_NETLINK, kind, protocol) {
+            Ok(fd) => Fd::own(fd as i32),
             Err(crate::Errno(libc::EMFILE | libc::ENFILE)) => return Err(Reason::DescriptorsShort),
             Err(crate::Errno(libc::EPERM | libc::EACCES | libc::ENOSYS | libc::EAFNOSUPPORT)) => {
                 return Err(Reason::SystemCallDenied);
             }
             Err(_) => return Err(Reason::LookupFailed),
         };
-        Ok(Netlink { fd, port_id: 0 })
+        Ok(Netlink { socket, port_id: 0 })
     }
 
     /// Sends to port id 0, the kernel, which is where an unconnected netlink socket sends to.
     fn send(&mut self, question: &[u8]) -> Result<(), Reason> {
-        kernel::send(self.fd, question, 0).map_err(|_| Reason::LookupFailed)?;
+        kernel::send(self.socket.get(), question, 0).map_err(|_| Reason::LookupFailed)?;
         // The kernel chose our port id with the first message. sockaddr_nl holds it in bytes 4 to 8.
-        let name = kernel::getsockname(self.fd).map_err(|_| Reason::LookupFailed)?;
+        let name = kernel::getsockname(self.socket.get()).map_err(|_| Reason::LookupFailed)?;
         self.port_id = port_id_of(&name).ok_or(Reason::LookupFailed)?;
         Ok(())
     }
@@ -452,7 +453,7 @@ impl Netlink {
         for _ in 0..DATAGRAMS_MAX {
             let mut from = kernel::SockAddr::empty();
             let args = [
-                self.fd as usize,
+                self.socket.get() as usize,
                 buffer.as_mut_ptr() as usize,
                 buffer.len(),
                 libc::MSG_DONTWAIT as usize,
@@ -466,12 +467,6 @@ impl Netlink {
             }
         }
         Err(Reason::LookupFailed)
-    }
-}
-
-impl Drop for Netlink {
-    fn drop(&mut self) {
-        let _ = sys::close(self.fd);
     }
 }
 

@@ -46,8 +46,8 @@ use core::sync::atomic::{
 };
 
 use beeline_lane::{End, LaneMemory, flags};
+use beeline_shm::Fd;
 use beeline_shm::memfd::FileId;
-use beeline_shm::sys;
 use beeline_stats::Counter;
 use beeline_stats::tunables::option;
 
@@ -212,12 +212,10 @@ impl PooledLane {
     }
 
     /// Keeps the memory file's descriptor, or closes it if there is no room, or one that is kept.
-    pub(super) fn keep_memfd(&self, memfd: i32) {
-        if self.memfd().is_some() {
-            let _ = sys::close(memfd);
-            return;
+    pub(super) fn keep_memfd(&self, memfd: Fd) {
+        if self.memfd().is_none() {
+            self.memfd.set(hidden::keep(memfd.give_away()));
         }
-        self.memfd.set(hidden::keep(memfd));
     }
 
     /// Keeps the socket that holds the port of an explicit bind until the lane's end.

@@ -15,7 +15,7 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use beeline_shm::sys;
+use beeline_shm::Fd;
 use beeline_stats::Reason;
 use beeline_stats::tunables::option;
 use beeline_wire::{ConnName, Endpoint, Held};
@@ -131,9 +131,9 @@ impl Route {
     }
 
     /// A new anchor, if the thread is in the socket's namespace.
-    fn anchor(&self) -> Result<OwnedAnchor, Reason> {
-        let anchor = OwnedAnchor::new()?;
-        (kernel::namespace(anchor.0) == self.namespace).then_some(anchor).ok_or(Reason::OtherNamespace)
+    fn anchor(&self) -> Result<Fd, Reason> {
+        let anchor = new_anchor()?;
+        (kernel::namespace(anchor.get()) == self.namespace).then_some(anchor).ok_or(Reason::OtherNamespace)
     }
 
     /// The client's address with this port, in the destination's scope if that matters.
@@ -147,43 +147,29 @@ impl Route {
     }
 }
 
-/// An anchor that closes itself unless it is given away.
-pub struct OwnedAnchor(pub i32);
-
-impl OwnedAnchor {
-    pub fn new() -> Result<OwnedAnchor, Reason> {
-        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        let made = match kernel::socket(libc::AF_UNIX, kind, 0) {
-            Err(Errno(libc::EMFILE | libc::ENFILE)) if pool::release_descriptors() => {
-                kernel::socket(libc::AF_UNIX, kind, 0)
-            }
-            made => made,
-        };
-        match made {
-            Ok(fd) => Ok(OwnedAnchor(fd as i32)),
-            Err(Errno(libc::EMFILE | libc::ENFILE)) => Err(Reason::DescriptorsShort),
-            Err(Errno(libc::EPERM | libc::EACCES)) => Err(Reason::SystemCallDenied),
-            Err(_) => Err(Reason::MemoryShort),
+/// A new anchor, which is connected to nobody.
+///
+/// # Errors
+/// What is short, or forbidden.
+pub fn new_anchor() -> Result<Fd, Reason> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let made = match kernel::socket(libc::AF_UNIX, kind, 0) {
+        Err(Errno(libc::EMFILE | libc::ENFILE)) if pool::release_descriptors() => {
+            kernel::socket(libc::AF_UNIX, kind, 0)
         }
-    }
-
-    /// The descriptor, for good.
-    pub fn give_away(self) -> i32 {
-        let fd = self.0;
-        core::mem::forget(self);
-        fd
-    }
-}
-
-impl Drop for OwnedAnchor {
-    fn drop(&mut self) {
-        let _ = sys::close(self.0);
+        made => made,
+    };
+    match made {
+        Ok(fd) => Ok(Fd::own(fd as i32)),
+        Err(Errno(libc::EMFILE | libc::ENFILE)) => Err(Reason::DescriptorsShort),
+        Err(Errno(libc::EPERM | libc::EACCES)) => Err(Reason::SystemCallDenied),
+        Err(_) => Err(Reason::MemoryShort),
     }
 }
 
 /// An anchor with the addresses of its connection.
 pub struct Reserved {
-    pub anchor: OwnedAnchor,
+    pub anchor: Fd,
     pub name: ConnName,
     /// The same for the hello, if the server is to hold the port.
     pub held: Option<Held>,
@@ -220,7 +206,7 @@ pub fn reserve_name(
             None => route.anchor()?,
         };
         let before_ns = kernel::now_ns();
-        match kernel::bind(socket.0, &address) {
+        match kernel::bind(socket.get(), &address) {
             Ok(_) => {
                 note_speed(before_ns);
                 return Ok(Reserved { anchor: socket, name, held: None });
@@ -255,12 +241,12 @@ fn note_speed(before_ns: u64) {
 #[cold]
 fn reserve_held(
     route: &Route,
-    anchor: Option<OwnedAnchor>,
+    anchor: Option<Fd>,
     mut check: impl FnMut(SocketAddr) -> Result<(), Reason>,
 ) -> Result<Reserved, Reason> {
     // The kernel knows a free one. It is free again when the server binds it, and found by chance only by others.
-    let probe = OwnedAnchor(claims::bound(route.client(0)).map_err(|_| Reason::AddressInUse)?);
-    let found = kernel::getsockname(probe.0).ok().and_then(|name| name.to_internet()).ok_or(Reason::Internal)?;
+    let probe = claims::bound(route.client(0)).map_err(|_| Reason::AddressInUse)?;
+    let found = kernel::getsockname(probe.get()).ok().and_then(|name| name.to_internet()).ok_or(Reason::Internal)?;
     drop(probe);
     let client = route.client(found.port());
     check(client)?;

@@ -81,7 +81,7 @@ pub fn lane_of(anchor: i32) -> Result<Taken, Refusal> {
         }
         received = hello_io::receive(anchor);
     }
-    let found = received.and_then(|received| map(&received));
+    let found = received.and_then(map);
     if reserve {
         reserve::keep_reserve();
     }
@@ -91,21 +91,20 @@ pub fn lane_of(anchor: i32) -> Result<Taken, Refusal> {
     }
 }
 
-fn map(received: &hello_io::Received) -> Result<Taken, Refusal> {
+fn map(received: hello_io::Received) -> Result<Taken, Refusal> {
     let held = received.hello.held;
     if let Some(known) = pool::server_known(received.id, received.hello.ring_bytes) {
         stats::count(Counter::LanesReused, 1);
         known.keep_memfd(received.memfd);
         return Ok(Taken { lane: known, held, is_new: false });
     }
-    let memory = hello_io::map(received).inspect_err(|_| received.close())?;
+    let memory = hello_io::map(&received)?;
     match pool::server_lane(memory, received.id) {
         Some(lane) => {
             lane.keep_memfd(received.memfd);
             Ok(Taken { lane, held, is_new: true })
         }
         None => {
-            received.close();
             // SAFETY: the fresh mapping has no user.
             unsafe { memory.unmap() };
             Err(refused(Reason::MemoryShort))

@@ -8,6 +8,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use beeline_shm::Fd;
 use beeline_shm::sys::call;
 use beeline_stats::tunables::ForeignUid;
 
@@ -134,8 +135,7 @@ fn has_pass_rights() -> bool {
     if PASS_RIGHTS.load(Relaxed) == UNKNOWN
         && let Ok(probe) = kernel::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)
     {
-        let _ = refuse_rights(probe as i32);
-        let _ = beeline_shm::sys::close(probe as i32);
+        let _ = refuse_rights(Fd::own(probe as i32).get());
     }
     PASS_RIGHTS.load(Relaxed) == YES
 }

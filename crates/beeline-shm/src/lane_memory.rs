@@ -4,6 +4,7 @@ mod layout;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::Fd;
 use crate::buffer::{Sink, Source};
 use crate::memfd::{self, FileId, MemfdFault};
 use crate::sys::{self, Errno};
@@ -45,19 +46,14 @@ unsafe impl Send for LaneMemory {}
 unsafe impl Sync for LaneMemory {}
 
 impl LaneMemory {
-    /// Makes the memory of a new lane. Returns it with its memfd, which the caller owns.
+    /// Makes the memory of a new lane. Returns it with its memfd.
     ///
     /// # Errors
     /// Those of memfd_create(2), ftruncate(2), fcntl(2) and mmap(2).
-    pub fn create(ring_bytes: u32) -> Result<(LaneMemory, i32), Errno> {
+    pub fn create(ring_bytes: u32) -> Result<(LaneMemory, Fd), Errno> {
         let fd = memfd::create(c"beeline-lane", lane_bytes(ring_bytes))?;
-        match sys::map_shared(fd, lane_bytes(ring_bytes)) {
-            Ok(base) => Ok((LaneMemory { base, ring_bytes }, fd)),
-            Err(errno) => {
-                let _ = sys::close(fd);
-                Err(errno)
-            }
-        }
+        let base = sys::map_shared(fd.get(), lane_bytes(ring_bytes))?;
+        Ok((LaneMemory { base, ring_bytes }, fd))
     }
 
     /// Maps a memfd received from a peer, after checking it. The caller keeps the descriptor.
@@ -430,7 +426,7 @@ mod tests {
 
     #[test]
     fn pieces_are_where_bytes_are_copied() {
-        let (lane, fd) = LaneMemory::create(RING_BYTES_MIN).unwrap();
+        let (lane, _) = LaneMemory::create(RING_BYTES_MIN).unwrap();
         let bytes: std::vec::Vec<u8> = (0..900u32).map(|i| i as u8).collect();
         for end in [End::Client, End::Server] {
             let position = 7 * RING_BYTES_MIN - 300;
@@ -447,7 +443,6 @@ mod tests {
         assert_eq!(lane.pieces(End::Client, 5, u32::MAX).map(|(_, length)| length), [RING_BYTES_MIN as usize - 5, 5]);
         // SAFETY: not used afterwards.
         unsafe { lane.unmap() };
-        sys::close(fd).unwrap();
     }
 
     #[test]
@@ -467,16 +462,15 @@ mod tests {
         for end in [End::Client, End::Server] {
             assert_eq!((lane.cursor(end), lane.head(end), lane.flags(end)), (Cursor::default(), 0, 0));
         }
-        let (again, _) = LaneMemory::adopt(fd, RING_BYTES_MIN).unwrap();
+        let (again, _) = LaneMemory::adopt(fd.get(), RING_BYTES_MIN).unwrap();
         let cursor = Cursor { tail: 7, base: 5 };
         lane.set_cursor(End::Server, cursor);
         assert_eq!(again.cursor(End::Server), cursor);
-        assert!(matches!(LaneMemory::adopt(fd, RING_BYTES_MIN * 2), Err(MapError::Fault(MemfdFault::Size))));
+        assert!(matches!(LaneMemory::adopt(fd.get(), RING_BYTES_MIN * 2), Err(MapError::Fault(MemfdFault::Size))));
         // SAFETY: neither mapping is used afterwards.
         unsafe {
             again.unmap();
             lane.unmap();
         }
-        sys::close(fd).unwrap();
     }
 }

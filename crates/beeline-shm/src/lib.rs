@@ -21,6 +21,7 @@ extern crate std;
 
 mod buffer;
 mod copy;
+mod fd;
 mod lane_memory;
 pub mod memfd;
 mod side_memory;
@@ -28,6 +29,7 @@ pub mod sys;
 
 pub use buffer::{Sink, Source};
 pub use copy::{HAS_COPY_AROUND, full_fence, prefetch_write};
+pub use fd::Fd;
 pub use lane_memory::{
     Cursor, End, FLAG_URGENT, INLINE_BYTES, LaneMemory, MapError, RING_BYTES_MAX, RING_BYTES_MIN, WAKE_ARMED,
     WAKE_ORDER, lane_bytes,

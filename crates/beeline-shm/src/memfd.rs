@@ -6,6 +6,7 @@
 //! SIGBUS. That is why the file-system type is checked, too: hugetlbfs memfds carry the same seals and
 //! do raise SIGBUS.
 
+use crate::Fd;
 use crate::sys::{self, Errno, call};
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
@@ -40,9 +41,10 @@ pub struct FileId {
 ///
 /// # Errors
 /// Those of memfd_create(2), ftruncate(2) and fcntl(2); `EFBIG` for the limit.
-pub fn create(name: &core::ffi::CStr, length: usize) -> Result<i32, Errno> {
+pub fn create(name: &core::ffi::CStr, length: usize) -> Result<Fd, Errno> {
     let fd = make(name, length)?;
-    seal(fd, SEALS).map(|()| fd).inspect_err(|_| close(fd))
+    seal(&fd, SEALS)?;
+    Ok(fd)
 }
 
 /// The same for what one process writes and others read: once `map` has its mapping, nobody can make another one that
@@ -54,32 +56,31 @@ pub fn publish<T>(
     name: &core::ffi::CStr,
     length: usize,
     map: impl FnOnce(i32) -> Result<T, Errno>,
-) -> Result<(i32, T), Errno> {
+) -> Result<(Fd, T), Errno> {
     let fd = make(name, length)?;
-    let mapped = map(fd).and_then(|mapped| seal(fd, PUBLISHED).map(|()| (fd, mapped)));
-    mapped.inspect_err(|_| close(fd))
+    let mapped = map(fd.get())?;
+    seal(&fd, PUBLISHED)?;
+    Ok((fd, mapped))
 }
 
-fn close(fd: i32) {
-    let _ = sys::close(fd);
-}
-
-fn seal(fd: i32, seals: i32) -> Result<(), Errno> {
+fn seal(fd: &Fd, seals: i32) -> Result<(), Errno> {
     // SAFETY: plain numbers.
-    unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_ADD_SEALS as usize, seals as usize, 0, 0, 0]) }.map(|_| ())
+    unsafe { call(libc::SYS_fcntl, [fd.get() as usize, libc::F_ADD_SEALS as usize, seals as usize, 0, 0, 0]) }
+        .map(|_| ())
 }
 
 /// A memfd of this length, without seals.
-fn make(name: &core::ffi::CStr, length: usize) -> Result<i32, Errno> {
+fn make(name: &core::ffi::CStr, length: usize) -> Result<Fd, Errno> {
     if sys::limit(libc::RLIMIT_FSIZE) < length as u64 {
         return Err(Errno(libc::EFBIG));
     }
     let flags = (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as usize;
     // SAFETY: `name` is a NUL-terminated string that outlives the call.
-    let fd = unsafe { call(libc::SYS_memfd_create, [name.as_ptr() as usize, flags, 0, 0, 0, 0]) }? as i32;
+    let fd = unsafe { call(libc::SYS_memfd_create, [name.as_ptr() as usize, flags, 0, 0, 0, 0]) }?;
+    let fd = Fd::own(fd as i32);
     // SAFETY: plain numbers.
-    let sized = unsafe { call(libc::SYS_ftruncate, [fd as usize, length, 0, 0, 0, 0]) };
-    sized.map(|_| fd).inspect_err(|_| close(fd))
+    unsafe { call(libc::SYS_ftruncate, [fd.get() as usize, length, 0, 0, 0, 0]) }?;
+    Ok(fd)
 }
 
 /// Whether a descriptor that came from another process is a memfd with the right seals. Never blocks.
@@ -161,14 +162,12 @@ mod tests {
     #[test]
     fn a_memfd_of_ours_passes_the_check_and_others_fail() {
         let fd = create(c"test", 8192).unwrap();
-        assert!(check(fd, 8192).is_ok());
-        assert_eq!(check(fd, 4096), Err(MemfdFault::Size));
-        sys::close(fd).unwrap();
+        assert!(check(fd.get(), 8192).is_ok());
+        assert_eq!(check(fd.get(), 4096), Err(MemfdFault::Size));
         let args = [c"plain".as_ptr() as usize, 0, 0, 0, 0, 0];
         // SAFETY: the name is a NUL-terminated literal, which the kernel only reads; the flags are a plain number.
-        let unsealed = unsafe { call(libc::SYS_memfd_create, args) }.unwrap() as i32;
-        assert_eq!(check(unsealed, 0), Err(MemfdFault::Seals));
-        sys::close(unsealed).unwrap();
+        let unsealed = Fd::own(unsafe { call(libc::SYS_memfd_create, args) }.unwrap() as i32);
+        assert_eq!(check(unsealed.get(), 0), Err(MemfdFault::Seals));
         assert_eq!(check(0, 0), Err(MemfdFault::Seals));
     }
 }

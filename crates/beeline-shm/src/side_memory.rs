@@ -3,8 +3,8 @@
 //! Behind the page the file has room for a *store*, which nobody maps: it takes memory only where it was written.
 
 use crate::lane_memory::MapError;
-use crate::memfd;
 use crate::sys::{self, Errno};
+use crate::{Fd, memfd};
 
 const SIDE_BYTES: usize = 4096;
 /// Bytes of the store behind a side's page.
@@ -23,19 +23,14 @@ unsafe impl Send for SideMemory {}
 unsafe impl Sync for SideMemory {}
 
 impl SideMemory {
-    /// Makes a zeroed side page. Returns it with its memfd, which the caller owns.
+    /// Makes a zeroed side page. Returns it with its memfd.
     ///
     /// # Errors
     /// Those of memfd_create(2), ftruncate(2), fcntl(2) and mmap(2).
-    pub fn create() -> Result<(SideMemory, i32), Errno> {
+    pub fn create() -> Result<(SideMemory, Fd), Errno> {
         let fd = memfd::create(c"beeline-side", FILE_BYTES)?;
-        match sys::map_shared(fd, SIDE_BYTES) {
-            Ok(base) => Ok((SideMemory { base }, fd)),
-            Err(errno) => {
-                let _ = sys::close(fd);
-                Err(errno)
-            }
-        }
+        let base = sys::map_shared(fd.get(), SIDE_BYTES)?;
+        Ok((SideMemory { base }, fd))
     }
 
     /// A zeroed side page without a file, for when descriptors are short: only forked processes can share it.

@@ -14,9 +14,7 @@ fn lane_pair() -> [i32; 2] {
     let mut fds = [-1; 2];
     // SAFETY: room for two descriptors.
     assert_eq!(unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, fds.as_mut_ptr()) }, 0);
-    let (lane, memfd) = LaneMemory::create(1 << 20).unwrap();
-    // SAFETY: ours.
-    unsafe { libc::close(memfd) };
+    let (lane, _) = LaneMemory::create(1 << 20).unwrap();
     lane.set_flags(End::Server, beeline_lane::flags::TAKEN);
     for (fd, end) in fds.into_iter().zip([End::Client, End::Server]) {
         // SAFETY: a side is valid when zeroed and lives as long as the process.

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use beeline_fabric::{Filter, Port};
+use beeline_meeting::agent::host::own;
 use beeline_meeting::bridge;
 use beeline_status::Document;
 use beeline_topo::Host;
@@ -83,7 +84,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
         name,
         control,
         tunables: config.tunables,
-        door,
+        door: own(door.give_away()),
         host: host(),
         ports: ports(&config.rails)?,
         segments: config.rails.segments(),

@@ -12,7 +12,7 @@
 
 use core::ffi::CStr;
 
-use beeline_shm::sys::{self, call};
+use beeline_shm::sys::call;
 use beeline_stats::layout::{self, FileName, IS_LOCKED_OFFSET};
 
 use super::{open, unlink};
@@ -104,7 +104,8 @@ fn sweep_from(directory: i32, own: FileName, mut skip: usize) -> usize {
 /// Whether the file was locked by a process and is no longer, or was left before that.
 fn is_abandoned(directory: i32, name: &CStr, parsed: FileName) -> bool {
     // Whatever has the name may be a pipe.
-    let Ok(fd) = open(directory, name, libc::O_RDONLY | libc::O_NONBLOCK, 0) else { return false };
+    let Ok(file) = open(directory, name, libc::O_RDONLY | libc::O_NONBLOCK, 0) else { return false };
+    let fd = file.get();
     let word = |offset: usize| {
         let mut word = 0_u64;
         let args = [fd as usize, (&raw mut word) as usize, 8, offset, 0, 0];
@@ -115,9 +116,7 @@ fn is_abandoned(directory: i32, name: &CStr, parsed: FileName) -> bool {
     // Its process was killed before it had written anything. One of another pid namespace may be about to: then it
     // loses its statistics, and nothing else.
     let is_blank = word(0).is_none_or(|word| word == 0);
-    let abandoned = (was_locked || is_blank) && !is_held(fd) && !runs(parsed);
-    let _ = sys::close(fd);
-    abandoned
+    (was_locked || is_blank) && !is_held(fd) && !runs(parsed)
 }
 
 /// Whether a process of this pid namespace has the number and began when the file says.
@@ -131,6 +130,7 @@ fn runs(name: FileName) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use beeline_shm::sys;
     use std::os::fd::AsRawFd;
 
     struct Place(std::path::PathBuf);

@@ -44,9 +44,10 @@ pub fn strange_program_failed() {
 fn restore() -> Result<(), Errno> {
     let base = HEADER.load(Acquire);
     let length = HEADER_BYTES + SLOTS.load(Relaxed) as usize * SLOT_BYTES;
-    let fd = open_new(libc::AT_FDCWD, FILE.path().as_c_str())?;
+    let file = open_new(libc::AT_FDCWD, FILE.path().as_c_str())?;
+    let fd = file.get();
     let args = [fd as usize, base as usize, length, 0, 0, 0];
-    let restored = allocate(fd, 0, length)
+    allocate(fd, 0, length)
         // SAFETY: that much of the mapping is allocated.
         .and_then(|()| unsafe { call(libc::SYS_pwrite64, args) })
         .and_then(|_| {
@@ -58,9 +59,7 @@ fn restore() -> Result<(), Errno> {
             FILE.inode.store(id.inode, Relaxed);
             // SAFETY: the mapping of the statistics file, of this length, with the same content.
             unsafe { sys::map_shared_over(base.cast(), fd, FILE_BYTES_MAX) }
-        });
-    let _ = sys::close(fd);
-    restored
+        })
 }
 
 /// Goes on with the file of the program that ran in this process before, if there is one.
@@ -69,8 +68,7 @@ pub fn succeed() {
         return;
     }
     let Ok((uid, name)) = super::own_name() else { return };
-    if let Ok(fd) = open(libc::AT_FDCWD, layout::file_path(uid, name).as_c_str(), libc::O_RDONLY, 0) {
-        let _ = sys::close(fd);
+    if open(libc::AT_FDCWD, layout::file_path(uid, name).as_c_str(), libc::O_RDONLY, 0).is_ok() {
         let _ = header();
     }
 }

@@ -58,7 +58,7 @@ fn probes_in_vain_become_rare_until_one_pays() {
 fn what_a_wait_that_gave_way_was_told_is_no_reason_to_spin() {
     let account = Account::of(0);
     // It waited for no time at all.
-    let mut patience = Patience { since_ns: kernel::now_ns() + 60_000_000_000, ..Patience::until(None) };
+    let mut patience = waiting_since(kernel::now_ns() + 60_000_000_000);
     patience.give_way();
     account.budget().slept(&patience, true);
     assert_eq!(account.left(), 0);
@@ -88,15 +88,21 @@ fn a_peer_on_the_same_cpu_ends_a_spin_at_once_and_the_budget_stays() {
     assert_eq!((account.left(), patience.since_ns), (longest(), 0));
 }
 
+fn waiting_since(since_ns: u64) -> Patience {
+    let mut patience = Patience::until(None);
+    patience.since_ns = since_ns;
+    patience
+}
+
 /// A sleep that began so long ago ended, with news of lanes or with something else.
 fn sleep_of(account: &Account, took_ns: u64, news: bool) {
-    let patience = Patience { since_ns: kernel::now_ns() - took_ns, ..Patience::until(None) };
+    let patience = waiting_since(kernel::now_ns() - took_ns);
     account.budget().slept(&patience, news);
 }
 
 /// One that was over at once, however long this machine takes.
 fn short_sleep_of(account: &Account) {
-    let patience = Patience { since_ns: u64::MAX, ..Patience::until(None) };
+    let patience = waiting_since(u64::MAX);
     account.budget().slept(&patience, true);
 }
 

@@ -68,7 +68,7 @@ impl Page {
         let map = |file| map(file, libc::PROT_READ | libc::PROT_WRITE, 0);
         let published = memfd::publish(c"beeline-agent", PAGE_BYTES, map);
         let (file, words) = published.map_err(|errno| std::io::Error::from_raw_os_error(errno.0))?;
-        let file = Arc::new(host::own(file));
+        let file = Arc::new(host::own(file.give_away()));
         let is_shut = host::shut(&file);
         let page = Page { words, file, is_shut, at_place: std::vec![0; PLACES as usize], offers: 0, probes: 0 };
         page.beat();
@@ -257,10 +257,10 @@ mod tests {
         });
         second.beat();
         assert!(!fresh());
-        // What is no page is not taken: other memory, that of a lane, a device.
+        // What is no page is not taken: other memory, that of a lane, a device, nothing.
         let other = memfd::create(c"other", PAGE_BYTES).unwrap();
-        take(other);
-        take(host::own(other).as_raw_fd());
+        take(other.get());
+        take(beeline_shm::LaneMemory::create(1 << 16).unwrap().1.get());
         take(File::open("/dev/null").unwrap().as_raw_fd());
         take(-1);
         assert!(tells_of(1));

@@ -10,7 +10,6 @@ use beeline_shm::sys;
 use beeline_stats::Reason;
 
 use super::LaneEnd;
-use crate::route::OwnedAnchor;
 use crate::{calibrate, greeting, pool, taking};
 
 /// In the pool of lanes these stand for one listener, with a cookie that the kernel gives to none.
@@ -24,13 +23,13 @@ pub fn pair() -> Result<(LaneEnd, LaneEnd), Reason> {
     if calibrate::small_send_buffer().is_none() {
         return Err(Reason::KernelUnsupported);
     }
-    let [near, far] = sys::socket_pair().map_err(|_| Reason::DescriptorsShort)?.map(OwnedAnchor);
+    let [near, far] = sys::socket_pair().map_err(|_| Reason::DescriptorsShort)?;
     let offer = pool::client_lane(COOKIE)?;
     for end in [End::Client, End::Server] {
         offer.lane.memory().read_wake(end).store(beeline_lane::BEGIN_ARMED, Relaxed);
     }
-    let client = greeting::say_hello(&near, offer, None)?;
-    let Ok(taken) = taking::lane_of(far.0) else {
+    let client = greeting::say_hello(near.get(), offer, None)?;
+    let Ok(taken) = taking::lane_of(far.get()) else {
         client.spoil();
         pool::retire(client, End::Client, false);
         return Err(Reason::MapFailed);

@@ -4,8 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::flags;
 use beeline_lane::{End, LaneMemory};
-use beeline_shm::memfd;
-use beeline_shm::sys;
+use beeline_shm::{Fd, memfd};
 use beeline_stats::tunables::option;
 use beeline_stats::{Counter, Reason};
 
@@ -58,7 +57,7 @@ impl Offer {
         let used = lane.served.swap(1, Relaxed) != 0;
         stats::count(if used { Counter::LanesReused } else { Counter::LanesCreated }, 1);
         if !kept {
-            lane.keep_memfd(memfd);
+            lane.keep_memfd(Fd::own(memfd));
         } else if aside && !hidden::keep_hidden(memfd) {
             lane.memfd.set(None);
         }
@@ -125,12 +124,12 @@ pub fn client_lane(cookie: u64) -> Result<Offer, Reason> {
         }
     };
     let Some(lane) = LANES.take() else {
-        drop_fresh(memory, memfd);
+        drop_fresh(memory);
         return Err(Reason::MemoryShort);
     };
-    lane.fill(memory, memfd::identify(memfd).map(|(id, _)| id).unwrap_or_default());
+    lane.fill(memory, memfd::identify(memfd.get()).map(|(id, _)| id).unwrap_or_default());
     lane.cookie.store(cookie, Relaxed);
-    Ok(Offer { lane, memfd, aside: false, is_intact: false })
+    Ok(Offer { lane, memfd: memfd.give_away(), aside: false, is_intact: false })
 }
 
 /// An idle lane, which is in no list, for a new connection.
@@ -144,7 +143,7 @@ fn anew(lane: &'static PooledLane, cookie: u64) -> Option<Offer> {
 }
 
 /// Makes the memory of a new lane, if the process's limits allow one.
-fn fresh() -> Result<(LaneMemory, i32), Reason> {
+fn fresh() -> Result<(LaneMemory, Fd), Reason> {
     if super::limits::address_space_is_limited() {
         return Err(Reason::AddressSpaceLimited);
     }
@@ -156,14 +155,13 @@ fn fresh() -> Result<(LaneMemory, i32), Reason> {
     };
     let (memory, memfd) = LaneMemory::create(ring_bytes).map_err(super::limits::memory_reason)?;
     if limits::unlock(memory) {
-        drop_fresh(memory, memfd);
+        drop_fresh(memory);
         return Err(Reason::MemoryLocked);
     }
     Ok((memory, memfd))
 }
 
-fn drop_fresh(memory: LaneMemory, memfd: i32) {
+fn drop_fresh(memory: LaneMemory) {
     // SAFETY: the fresh mapping has no user.
     unsafe { memory.unmap() };
-    let _ = sys::close(memfd);
 }

@@ -37,7 +37,7 @@ pub fn side() -> Result<Side, Errno> {
         None => match SideMemory::create() {
             Ok((page, memfd)) => {
                 MADE.store(process::generation(), Relaxed);
-                (page, hidden::keep(memfd))
+                (page, hidden::keep(memfd.give_away()))
             }
             Err(Errno(libc::EMFILE | libc::ENFILE)) => (SideMemory::without_file()?, None),
             Err(errno) => return Err(errno),

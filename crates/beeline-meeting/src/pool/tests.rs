@@ -195,7 +195,7 @@ fn what_a_server_gives_up_is_not_touched_in_memory() {
     let _turn = ONE_AT_A_TIME.lock();
     purge();
     let (memory, memfd) = LaneMemory::create(beeline_lane::RING_BYTES_MIN).unwrap();
-    let (id, _) = beeline_shm::memfd::identify(memfd).unwrap();
+    let (id, _) = beeline_shm::memfd::identify(memfd.get()).unwrap();
     let lane = server_lane(memory, id).unwrap();
     lane.keep_memfd(memfd);
     // As the client, to whom it was released, has it for its next connection.

@@ -29,7 +29,7 @@ mod shed;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use beeline_lane::{Bells, End};
-use beeline_shm::{lane_bytes, sys};
+use beeline_shm::{Fd, lane_bytes, sys};
 use beeline_stats::{Counter, Reason, Role};
 
 use self::gate::Attendance;
@@ -66,15 +66,8 @@ pub(crate) fn demote(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
     let side = desc.side();
     let pair = pair::connect(side.local.get(), side.remote.get(), side.family.load(Relaxed) as i32)?;
     table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
-    let switched = gate(desc, &pair).and_then(|attendance| {
-        let switched = switch(fd, desc, &pair, attendance);
-        if attendance.is_open() {
-            let _ = sys::close(attendance.gate);
-        }
-        switched
-    });
+    let switched = gate(desc).and_then(|gate| switch(fd, desc, &pair, Attendance::at(gate.as_ref(), &pair.app)));
     table::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
-    pair.close();
     if switched.is_ok() {
         slots::close_slot(desc);
         stats::count(Counter::Relays, 1);
@@ -131,10 +124,10 @@ pub fn has_left_lanes() -> bool {
 }
 
 /// Where other holders can come for the app's end of the pair, if there are any.
-fn gate(desc: &'static Desc, pair: &Pair) -> Result<Attendance, Reason> {
+fn gate(desc: &'static Desc) -> Result<Option<Fd>, Reason> {
     let side = desc.side();
     if !desc.shared.load(Relaxed) {
-        return Ok(Attendance::NONE);
+        return Ok(None);
     }
     if side.is(state::CROWDED) {
         return Err(Reason::RelayFailed);
@@ -142,20 +135,20 @@ fn gate(desc: &'static Desc, pair: &Pair) -> Result<Attendance, Reason> {
     gate::await_children(side);
     side.leave(crate::process::owner());
     if side.sharers.iter().all(|sharer| sharer.load(Relaxed) == 0) {
-        return Ok(Attendance::NONE);
+        return Ok(None);
     }
-    Ok(Attendance { gate: gate::make_gate(side)?, app: pair.app })
+    gate::make_gate(side).map(Some)
 }
 
 /// Starts the relay and puts the app's end of the pair in the anchor's place.
 fn switch(fd: i32, desc: &'static Desc, pair: &Pair, attendance: Attendance) -> Result<(), Reason> {
-    if !table::may_be_put_under(fd, desc, pair.app) {
+    if !table::may_be_put_under(fd, desc, pair.app.get()) {
         return Err(Reason::RelayFailed);
     }
     let both = begin(fd, desc, pair, attendance)?;
     // From here on the end is the relay's, and so is this process's part in it.
     desc.shared.store(true, Relaxed);
-    table::put_under(fd, desc, pair.app);
+    table::put_under(fd, desc, pair.app.get());
     meet::spoil_lane(desc);
     desc.draft.connectable.settle();
     desc.mark_tcp();
@@ -171,9 +164,9 @@ fn begin(fd: i32, desc: &'static Desc, pair: &Pair, attendance: Attendance) -> R
     if desc.keepers.pins() != 0 || side.is(state::POISONED) {
         return Err(Reason::RelayFailed);
     }
-    prepare(fd, side, pair.app);
+    prepare(fd, side, pair.app.get());
     side.mark(state::RELAYED);
-    if let Err(reason) = start(fd, desc, side, pair.ours, attendance) {
+    if let Err(reason) = start(fd, desc, side, pair.ours.get(), attendance) {
         side.state.fetch_and(!state::RELAYED, Relaxed);
         return Err(reason);
     }

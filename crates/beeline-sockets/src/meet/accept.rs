@@ -46,6 +46,17 @@ const LOBBY_RUN: u32 = 8;
 /// Clients taken from TCP's queue, at most, before the door's is looked at again, where a look found nobody.
 const TCP_RUN: u32 = 4;
 
+/// One `accept4(2)` on its way.
+pub(super) struct Accepting {
+    /// The number that it was called with.
+    pub fd: i32,
+    pub desc: &'static Desc,
+    pub listener: &'static Listener,
+    pub flags: i32,
+    /// Where the client that was taken comes from.
+    pub peer: SockAddr,
+}
+
 /// `accept4(2)`; `accept` is the same with no flags. The connection's number, and its peer. `None` if the kernel is to
 /// be asked.
 pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errno>> {
@@ -64,41 +75,38 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
     agent::enroll(desc, listener);
     // A listener that is closed while this call waits is kept until the end.
     let pin = guards::pin(fd, desc)?;
-    let mut peer = SockAddr::empty();
-    let attempt = |peer: &mut SockAddr| {
-        let expected = match put_aside(desc, listener, flags, peer) {
-            Ok(None) => told_of(desc, listener, flags, peer),
+    let mut call = Accepting { fd, desc, listener, flags, peer: SockAddr::empty() };
+    let attempt = |call: &mut Accepting| {
+        let expected = match put_aside(call) {
+            Ok(None) => told_of(call),
             expected => expected,
         };
         if let Some(accepted) = expected.transpose() {
             return Some(accepted);
         }
         match kernel::fcntl(fd, libc::F_GETFL, 0) {
-            Ok(mode) if mode as i32 & libc::O_NONBLOCK != 0 => {
-                Some(accept_nonblocking(fd, desc, listener, flags, peer))
-            }
+            Ok(mode) if mode as i32 & libc::O_NONBLOCK != 0 => Some(accept_nonblocking(call)),
             // Without a door there is one queue, in which the kernel may sleep.
             Ok(_) if listener.door.get().is_none() && !listener.lobby.is_occupied() => None,
-            Ok(_) => Some(accept_blocking(fd, &pin, listener, flags, peer)),
+            Ok(_) => Some(accept_blocking(call, &pin)),
             Err(errno) => Some(Err(errno)),
         }
     };
-    let mut result = if reserve::is_full(fd) { Some(Err(Errno(libc::EMFILE))) } else { attempt(&mut peer) };
+    let mut result = if reserve::is_full(fd) { Some(Err(Errno(libc::EMFILE))) } else { attempt(&mut call) };
     if is_short(&result) {
-        result = with_fewer_descriptors(desc, listener, flags, &mut peer, attempt);
+        result = with_fewer_descriptors(&mut call, attempt);
     }
     let mut result = result?;
     if listener.lobby.is_occupied() && listener.is_shared() {
         if result == Err(Errno(libc::EAGAIN)) {
-            result =
-                from_lobby(desc, listener, flags, &mut peer).and_then(|accepted| accepted.ok_or(Errno(libc::EAGAIN)));
+            result = from_lobby(&mut call).and_then(|accepted| accepted.ok_or(Errno(libc::EAGAIN)));
         }
         lobby::leave_to_crowd(listener);
     }
     if let Ok(accepted) = result {
         listener.last.store(accepted, Relaxed);
     }
-    Some(result.map(|accepted| (accepted, peer)))
+    Some(result.map(|accepted| (accepted, call.peer)))
 }
 
 fn is_short(result: &Option<Result<i32, Errno>>) -> bool {
@@ -108,27 +116,24 @@ fn is_short(result: &Option<Result<i32, Errno>>) -> bool {
 /// Tries again without what is hidden, which is in the way of what the program may have.
 #[cold]
 fn with_fewer_descriptors(
-    desc: &'static Desc,
-    listener: &'static Listener,
-    flags: i32,
-    peer: &mut SockAddr,
-    attempt: impl Fn(&mut SockAddr) -> Option<Result<i32, Errno>>,
+    call: &mut Accepting,
+    attempt: impl Fn(&mut Accepting) -> Option<Result<i32, Errno>>,
 ) -> Option<Result<i32, Errno>> {
     let gave_up_kept = {
-        let _guard = listener.lock.lock();
-        lobby::give_up_kept(&listener.lobby)
+        let _guard = call.listener.lock.lock();
+        lobby::give_up_kept(&call.listener.lobby)
     };
     if gave_up_kept {
-        let result = attempt(peer);
+        let result = attempt(call);
         if !is_short(&result) {
             return result;
         }
     }
-    if let Some(last) = last_client(desc, listener, flags, peer) {
+    if let Some(last) = last_client(call) {
         return Some(Ok(last));
     }
     give_up_descriptors();
-    attempt(peer)
+    attempt(call)
 }
 
 fn give_up_descriptors() {
@@ -139,12 +144,13 @@ fn give_up_descriptors() {
 /// No number is left but those that are hidden: takes a client that waits at the door with one of them, its lane with
 /// another. Nobody is let in at the door any more.
 #[cold]
-fn last_client(desc: &'static Desc, listener: &'static Listener, flags: i32, peer: &mut SockAddr) -> Option<i32> {
+fn last_client(call: &mut Accepting) -> Option<i32> {
+    let Accepting { desc, listener, .. } = *call;
     let _changing = changing::changing();
     if !reserve::release_reserve() || !retreat::begin_now(listener, Reason::DescriptorsShort) {
         return None;
     }
-    let anchor = next(listener, flags).ok().flatten();
+    let anchor = next(listener, call.flags).ok().flatten();
     let gave_up = {
         let _guard = listener.lock.lock();
         retreat::give_up_set(listener)
@@ -153,7 +159,7 @@ fn last_client(desc: &'static Desc, listener: &'static Listener, flags: i32, pee
         // The door's own number is the last one, then.
         retreat::if_empty(desc, listener);
     }
-    let taken = anchor.and_then(|anchor| match take_in_time(desc, listener, anchor, flags, peer) {
+    let taken = anchor.and_then(|anchor| match take_in_time(call, anchor) {
         Ok(()) => Some(anchor),
         Err(refusal) => {
             send_away(anchor, refusal);
@@ -168,32 +174,19 @@ fn last_client(desc: &'static Desc, listener: &'static Listener, flags: i32, pee
 
 /// As [`take`], but a client that has not spoken yet has a moment to do so: it has no other chance. The caller holds
 /// `changing::changing`.
-fn take_in_time(
-    desc: &'static Desc,
-    listener: &'static Listener,
-    anchor: i32,
-    flags: i32,
-    peer: &mut SockAddr,
-) -> Result<(), Refusal> {
-    match take(desc, listener, anchor, flags, peer) {
-        Err(Refusal::Silence) if lobby::await_hello(desc, listener, anchor) => {
-            take(desc, listener, anchor, flags, peer)
-        }
+fn take_in_time(call: &mut Accepting, anchor: i32) -> Result<(), Refusal> {
+    match take(call, anchor) {
+        Err(Refusal::Silence) if lobby::await_hello(call.desc, call.listener, anchor) => take(call, anchor),
         taken => taken,
     }
 }
 
 /// Accepts whoever is there.
-fn accept_nonblocking(
-    fd: i32,
-    desc: &'static Desc,
-    listener: &'static Listener,
-    flags: i32,
-    peer: &mut SockAddr,
-) -> Result<i32, Errno> {
+fn accept_nonblocking(call: &mut Accepting) -> Result<i32, Errno> {
+    let (fd, listener) = (call.fd, call.listener);
     if likely_over_tcp(listener) {
-        match take_from_tcp(fd, flags, peer) {
-            Ok(accepted) => return Ok(came_over_tcp(desc, listener, accepted, flags)),
+        match take_from_tcp(call, fd) {
+            Ok(accepted) => return Ok(came_over_tcp(call, accepted)),
             Err(errno) => {
                 listener.tcp_run.store(0, Relaxed);
                 if errno != Errno(libc::EAGAIN) {
@@ -202,25 +195,23 @@ fn accept_nonblocking(
             }
         }
         let (_, at_door) = look(fd, listener);
-        let accepted = if at_door { from_door(desc, listener, flags, peer)? } else { None };
+        let accepted = if at_door { from_door(call)? } else { None };
         return accepted.ok_or(Errno(libc::EAGAIN));
     }
     let is_doors_turn = listener.turn.fetch_add(1, Relaxed) & 1 == 0;
     let (over_tcp, at_door) = look(fd, listener);
     has_looked(listener, over_tcp, at_door);
     let door_first = at_door && (is_doors_turn || !over_tcp);
-    if door_first && let Some(accepted) = from_door(desc, listener, flags, peer)? {
+    if door_first && let Some(accepted) = from_door(call)? {
         return Ok(accepted);
     }
     if !over_tcp && !at_door && reserve::is_roomy(listener.last.load(Relaxed)) {
         // The kernel would make a socket before it says so. Where it may have no number for one, that is what it says.
         return Err(Errno(libc::EAGAIN));
     }
-    match take_from_tcp(fd, flags, peer) {
-        Err(Errno(libc::EAGAIN)) if at_door && !door_first => {
-            from_door(desc, listener, flags, peer)?.ok_or(Errno(libc::EAGAIN))
-        }
-        result => result.map(|accepted| came_over_tcp(desc, listener, accepted, flags)),
+    match take_from_tcp(call, fd) {
+        Err(Errno(libc::EAGAIN)) if at_door && !door_first => from_door(call)?.ok_or(Errno(libc::EAGAIN)),
+        result => result.map(|accepted| came_over_tcp(call, accepted)),
     }
 }
 
@@ -237,29 +228,23 @@ fn has_looked(listener: &Listener, over_tcp: bool, at_door: bool) {
 }
 
 /// Accepts whoever comes first.
-fn accept_blocking(
-    given: i32,
-    pin: &Pin,
-    listener: &'static Listener,
-    flags: i32,
-    peer: &mut SockAddr,
-) -> Result<i32, Errno> {
-    let desc = pin.desc();
+fn accept_blocking(call: &mut Accepting, pin: &Pin) -> Result<i32, Errno> {
+    let Accepting { fd: given, desc, listener, .. } = *call;
     let mut patience = Patience::timeout(desc.draft.rcv_timeout_ns.load(Relaxed));
     if likely_over_tcp(listener)
         && let Some(held) = accept_lock::try_take(listener)
     {
-        let taken = take_if_there(pin.fd(given), flags, peer);
+        let taken = take_if_there(call, pin.fd(given));
         drop(held);
         if let Some(taken) = taken {
-            return taken.map(|accepted| came_over_tcp(desc, listener, accepted, flags));
+            return taken.map(|accepted| came_over_tcp(call, accepted));
         }
         listener.tcp_run.store(0, Relaxed);
     }
     let door_first = listener.turn.fetch_add(1, Relaxed) & 1 == 0;
     // A door that is being left is closed by whoever finds it empty.
     if listener.is_leaving()
-        && let Some(accepted) = from_door(desc, listener, flags, peer)?
+        && let Some(accepted) = from_door(call)?
     {
         return Ok(accepted);
     }
@@ -268,7 +253,7 @@ fn accept_blocking(
         let Came { woken, over_tcp, at_door, at_once, claimed } =
             wait_for_client(pin.fd(given), pin, listener, &mut patience);
         if let Some(hidden) = claimed.filter(|_| is_still(pin, given, listener))
-            && let Some(accepted) = claimed_by(desc, listener, hidden, flags, peer)?
+            && let Some(accepted) = claimed_by(call, hidden)?
         {
             return Ok(accepted);
         }
@@ -291,7 +276,7 @@ fn accept_blocking(
         let fd = pin.fd(given);
         if at_door
             && (door_first || !over_tcp)
-            && let Some(accepted) = from_door(desc, listener, flags, peer)?
+            && let Some(accepted) = from_door(call)?
         {
             return Ok(accepted);
         }
@@ -299,16 +284,16 @@ fn accept_blocking(
         if over_tcp {
             if let Some(held) = accept_lock::try_take(listener) {
                 kept = accept_lock::Kept::default();
-                let taken = take_if_there(fd, flags, peer);
+                let taken = take_if_there(call, fd);
                 drop(held);
                 if let Some(taken) = taken {
-                    return taken.map(|accepted| came_over_tcp(desc, listener, accepted, flags));
+                    return taken.map(|accepted| came_over_tcp(call, accepted));
                 }
             } else {
                 elsewhere = true;
             }
         }
-        if at_door && let Some(accepted) = from_door(desc, listener, flags, peer)? {
+        if at_door && let Some(accepted) = from_door(call)? {
             return Ok(accepted);
         }
         if elsewhere {
@@ -325,15 +310,15 @@ fn is_still(pin: &Pin, given: i32, listener: &'static Listener) -> bool {
 }
 
 /// Takes a connection from the TCP queue of a listener that blocks, with the accept lock, if there is one.
-fn take_if_there(fd: i32, flags: i32, peer: &mut SockAddr) -> Option<Result<i32, Errno>> {
-    (kernel::poll_now(fd, libc::POLLIN) != 0).then(|| take_from_tcp(fd, flags, peer))
+fn take_if_there(call: &mut Accepting, fd: i32) -> Option<Result<i32, Errno>> {
+    (kernel::poll_now(fd, libc::POLLIN) != 0).then(|| take_from_tcp(call, fd))
 }
 
 /// Takes a connection from the TCP queue.
-fn take_from_tcp(fd: i32, flags: i32, peer: &mut SockAddr) -> Result<i32, Errno> {
-    let accepted = match kernel::accept4(fd, Some(peer), flags) {
+fn take_from_tcp(call: &mut Accepting, fd: i32) -> Result<i32, Errno> {
+    let accepted = match kernel::accept4(fd, Some(&mut call.peer), call.flags) {
         Err(Errno(libc::EMFILE | libc::ENFILE)) if pool::release_descriptors() => {
-            kernel::accept4(fd, Some(peer), flags)
+            kernel::accept4(fd, Some(&mut call.peer), call.flags)
         }
         result => result,
     };
@@ -342,9 +327,9 @@ fn take_from_tcp(fd: i32, flags: i32, peer: &mut SockAddr) -> Result<i32, Errno>
 
 /// A connection from the TCP queue is the kernel's business alone, unless its other end is in another network namespace
 /// and the agent has a lane for it.
-fn came_over_tcp(desc: &'static Desc, listener: &'static Listener, accepted: i32, flags: i32) -> i32 {
+fn came_over_tcp(call: &Accepting, accepted: i32) -> i32 {
     crate::close::fd_reborn(accepted);
-    if let Err(reason) = agent::came_over_tcp(desc, listener, accepted, flags) {
+    if let Err(reason) = agent::came_over_tcp(call.desc, call.listener, accepted, call.flags) {
         stats::fell_back(Role::Server, reason);
     }
     accepted
@@ -353,35 +338,27 @@ fn came_over_tcp(desc: &'static Desc, listener: &'static Listener, accepted: i32
 /// Takes a client from the lobby or the door, if there is one that has said hello. Who is in the lobby has come first,
 /// or would have waited no less in the door's queue; but clients that come again and again do not keep the door's
 /// waiting.
-fn from_door(
-    desc: &'static Desc,
-    listener: &'static Listener,
-    flags: i32,
-    peer: &mut SockAddr,
-) -> Result<Option<i32>, Errno> {
+fn from_door(call: &mut Accepting) -> Result<Option<i32>, Errno> {
+    let listener = call.listener;
     let lobby_first = listener.from_lobby.load(Relaxed) < LOBBY_RUN;
-    let from_lobby = |peer: &mut SockAddr| match listener.lobby.may_speak() {
-        true => from_lobby(desc, listener, flags, peer),
+    let from_lobby = |call: &mut Accepting| match listener.lobby.may_speak() {
+        true => from_lobby(call),
         false => Ok(None),
     };
-    if lobby_first && let Some(accepted) = from_lobby(peer)? {
+    if lobby_first && let Some(accepted) = from_lobby(call)? {
         listener.from_lobby.fetch_add(1, Relaxed);
         return Ok(Some(accepted));
     }
     listener.from_lobby.store(0, Relaxed);
-    match from_queue(desc, listener, flags, peer)? {
-        None if !lobby_first => from_lobby(peer),
+    match from_queue(call)? {
+        None if !lobby_first => from_lobby(call),
         accepted => Ok(accepted),
     }
 }
 
 /// Takes a client from the door's queue, if there is one that has said hello.
-fn from_queue(
-    desc: &'static Desc,
-    listener: &'static Listener,
-    flags: i32,
-    peer: &mut SockAddr,
-) -> Result<Option<i32>, Errno> {
+fn from_queue(call: &mut Accepting) -> Result<Option<i32>, Errno> {
+    let Accepting { desc, listener, flags, .. } = *call;
     for _ in 0..CLIENTS_MAX {
         let (anchor, taken, forks) = {
             let _changing = changing::changing();
@@ -398,14 +375,14 @@ fn from_queue(
                 }
                 Err(errno) => return Err(errno),
             };
-            (anchor, take(desc, listener, anchor, flags, peer), crate::forks())
+            (anchor, take(call, anchor), crate::forks())
         };
         let taken = match taken {
-            Err(Refusal::Silence) if lobby::await_hello(desc, listener, anchor) => {
+            Err(Refusal::Silence) if lobby::await_hello(call.desc, call.listener, anchor) => {
                 let _changing = changing::changing();
                 // A child that was forked meanwhile has the anchor, too, and knows nothing of it.
                 let ours = crate::forks() == forks;
-                if ours { take(desc, listener, anchor, flags, peer) } else { Err(Refusal::Gone) }
+                if ours { take(call, anchor) } else { Err(Refusal::Gone) }
             }
             taken => taken,
         };
@@ -419,7 +396,7 @@ fn from_queue(
                 let _guard = listener.lock.lock();
                 let _ = lobby::park(listener, anchor);
             }
-            Err(refusal @ Refusal::Poison(_)) => return refuse(desc, anchor, refusal, flags, peer).map(Some),
+            Err(refusal @ Refusal::Poison(_)) => return refuse(call, anchor, refusal).map(Some),
             Err(refusal) => send_away(anchor, refusal),
         }
     }
@@ -428,9 +405,9 @@ fn from_queue(
 
 /// Sends a client away that has broken the rules, or that the app was told of. The app gets what it gets on TCP for
 /// one that was reset.
-fn refuse(desc: &Desc, anchor: i32, refusal: Refusal, flags: i32, peer: &mut SockAddr) -> Result<i32, Errno> {
+fn refuse(call: &mut Accepting, anchor: i32, refusal: Refusal) -> Result<i32, Errno> {
     send_away(anchor, refusal);
-    let accepted = reset::connection(desc.family.load(Relaxed) as i32, flags, peer)?;
+    let accepted = reset::connection(call.desc.family.load(Relaxed) as i32, call.flags, &mut call.peer)?;
     crate::close::fd_reborn(accepted);
     Ok(accepted)
 }

@@ -17,17 +17,17 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_guest::may_begin;
 use beeline_lane::{End, Since, flags, offer};
-use beeline_shm::sys;
 use beeline_stats::tunables::rules::Path;
 use beeline_stats::{Counter, Poison, Reason, Role};
 use beeline_wire::{ConnName, Endpoint, Held};
 
+use super::accept::Accepting;
 use super::claims::{self, Naming};
 use super::hello_io::Refusal;
 use super::listener::Listener;
 use super::lobby::Again;
 use super::pool::{self, PooledLane};
-use super::route::OwnedAnchor;
+use super::route::new_anchor;
 use super::taking::{self, give_back, name_of, refused};
 use super::{lookup, retreat, standing, trust};
 use crate::anchor::Anchor;
@@ -38,13 +38,8 @@ use crate::{guards, hidden, io, limits, process, slots, stats, table};
 
 /// Makes a connection of a client's anchor. The caller holds `changing::changing`, and closes the anchor if this
 /// fails.
-pub(super) fn take(
-    desc: &'static Desc,
-    listener: &'static Listener,
-    anchor: i32,
-    flags: i32,
-    peer: &mut SockAddr,
-) -> Result<(), Refusal> {
+pub(super) fn take(call: &mut Accepting, anchor: i32) -> Result<(), Refusal> {
+    let Accepting { desc, listener, flags, .. } = *call;
     if !may_begin() {
         retreat::begin_now(listener, Reason::Disabled);
         return Err(refused(Reason::Disabled));
@@ -79,15 +74,13 @@ pub(super) fn take(
     let proven = proven.and_then(|(name, holder)| match process::rules().path(Role::Server, name.server.address()) {
         Path::Lane => Ok((name, holder)),
         Path::Tcp => {
-            holder.into_iter().for_each(|holder| {
-                let _ = sys::close(holder);
-            });
+            drop(holder);
             Err(Refusal::Reason(Reason::Disabled))
         }
     });
     let name = match proven {
         Ok((name, holder)) => {
-            holder.into_iter().for_each(|holder| lane.hold(hidden::hide(holder)));
+            holder.into_iter().for_each(|holder| lane.hold(hidden::hide(holder.give_away())));
             name
         }
         Err(refusal) => {
@@ -101,7 +94,7 @@ pub(super) fn take(
     }
     match establish(desc, anchor, flags, &name, (lane, path), came_from.map(|peer| peer.pid)) {
         Ok(family) => {
-            *peer = SockAddr::internet(name.client.address(), family);
+            call.peer = SockAddr::internet(name.client.address(), family);
             Ok(())
         }
         Err(reason) => {
@@ -114,14 +107,8 @@ pub(super) fn take(
 
 /// Makes a connection of an anchor whose client has said hello again ([`standing`]), over the lane that came with it
 /// once. The caller holds `changing::changing`, and closes the anchor if this fails.
-pub(super) fn take_again(
-    desc: &'static Desc,
-    listener: &'static Listener,
-    anchor: i32,
-    Again { lane, client }: Again,
-    flags: i32,
-    peer: &mut SockAddr,
-) -> Result<(), Refusal> {
+pub(super) fn take_again(call: &mut Accepting, anchor: i32, Again { lane, client }: Again) -> Result<(), Refusal> {
+    let Accepting { desc, listener, flags, .. } = *call;
     let (known, who) = (lane.stands.name(), lane.stands.peer());
     let name = ConnName { client, ..known };
     let refusal = if !may_begin() || process::rules().path(Role::Server, name.server.address()) == Path::Tcp {
@@ -146,7 +133,7 @@ pub(super) fn take_again(
         Ok(family) => {
             stats::count(Counter::LanesReused, 1);
             listener.seats.note_claimed();
-            *peer = SockAddr::internet(name.client.address(), family);
+            call.peer = SockAddr::internet(name.client.address(), family);
             Ok(())
         }
         Err(reason) => {
@@ -188,7 +175,7 @@ fn check_addresses(listener: &Listener, name: &ConnName, bridge: bool) -> Result
 /// may have gone since the door was opened.
 #[cold]
 fn in_place(anchor: i32, refusal: Refusal) -> Refusal {
-    let is_here = || OwnedAnchor::new().is_ok_and(|probe| kernel::namespace(probe.0) == kernel::namespace(anchor));
+    let is_here = || new_anchor().is_ok_and(|probe| kernel::namespace(probe.get()) == kernel::namespace(anchor));
     match refusal {
         Refusal::Poison(Poison::HelloAddressForeign) if !is_here() => refused(Reason::OtherNamespace),
         refusal => refusal,

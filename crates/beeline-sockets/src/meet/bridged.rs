@@ -11,18 +11,19 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{End, offer};
+use beeline_shm::Fd;
 use beeline_stats::{Counter, Reason};
 use beeline_wire::{ConnName, Held, Verdict, bridge};
 
 use super::client::{self, Holder};
 use super::connecting::Connecting;
 use super::pool::{self, PooledLane};
-use super::route::{OwnedAnchor, Reserved, Route, reserve_name};
+use super::route::{Reserved, Route, reserve_name};
 use super::{greeting, lookup, trust};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 use crate::side::state;
-use crate::wait::{self, Woken};
+use crate::wait;
 use crate::{Errno, changing, io, limits, process, stats, table};
 
 /// How long a blocking `connect` waits for the verdict.
@@ -42,7 +43,7 @@ const BRIDGE_COOKIE: u64 = u64::MAX;
 pub(super) fn attempt(ours: Connecting, route: &Route, nonblocking: bool) -> Result<(), Reason> {
     let Connecting { fd, desc, .. } = ours;
     let Reserved { anchor, name, held } = reserve_name(route, |_| Ok(()))?;
-    if !table::may_be_put_under(fd, desc, anchor.0) {
+    if !table::may_be_put_under(fd, desc, anchor.get()) {
         return Err(Reason::DescriptorsShort);
     }
     enter(&anchor, route)?;
@@ -75,7 +76,7 @@ pub(super) fn attempt(ours: Connecting, route: &Route, nonblocking: bool) -> Res
     if let Some(holder) = holder {
         holder.keep_with(lane);
     }
-    client::install(fd, desc, anchor.0, lane, side, nonblocking, None)?;
+    client::install(fd, desc, anchor.get(), lane, side, nonblocking, None)?;
     stats::count(Counter::ConnectionsBridgedClient, 1);
     Ok(())
 }
@@ -91,7 +92,7 @@ struct Offered {
 /// Offers the bridge a lane.
 fn say_hello(
     desc: &Desc,
-    anchor: &OwnedAnchor,
+    anchor: &Fd,
     (name, held): (&ConnName, Option<Held>),
     nonblocking: bool,
 ) -> Result<Offered, Reason> {
@@ -104,7 +105,7 @@ fn say_hello(
         client::arm_server(offer.lane.memory());
         // The bridge takes the network port that is nearest to it.
         offer.lane.memory().cpu(End::Client).store(kernel::cpu().wrapping_add(1), Relaxed);
-        greeting::say_hello(anchor, offer, held)
+        greeting::say_hello(anchor.get(), offer, held)
     });
     match lane {
         Ok(lane) => Ok(Offered { lane, side, born }),
@@ -116,14 +117,14 @@ fn say_hello(
 }
 
 /// Connects to the bridge's door, and proves that it is a bridge's.
-fn enter(anchor: &OwnedAnchor, route: &Route) -> Result<(), Reason> {
+fn enter(anchor: &Fd, route: &Route) -> Result<(), Reason> {
     if io::small_send_buffer().is_none() {
         return Err(Reason::KernelUnsupported);
     }
-    trust::refuse_rights(anchor.0);
+    trust::refuse_rights(anchor.get());
     let door = SockAddr::abstract_unix(bridge::DOOR).ok_or(Reason::Internal)?;
-    let refused = match kernel::connect(anchor.0, &door) {
-        Ok(_) if trust::peer_uid(anchor.0).is_some_and(trust::may_bridge) => return Ok(()),
+    let refused = match kernel::connect(anchor.get(), &door) {
+        Ok(_) if trust::peer_uid(anchor.get()).is_some_and(trust::may_bridge) => return Ok(()),
         Ok(_) => Reason::BridgeNotTrusted,
         Err(Errno(libc::EAGAIN)) => return Err(Reason::BridgeFull),
         Err(Errno(libc::EPERM | libc::EACCES)) => Reason::SystemCallDenied,
@@ -137,26 +138,24 @@ fn enter(anchor: &OwnedAnchor, route: &Route) -> Result<(), Reason> {
 /// Waits for the bridge's answer. Handlers of the app may run meanwhile; the wait goes on.
 ///
 /// Who loses patience withdraws the hello. If the bridge has taken it in that very moment, its answer is under way.
-fn await_verdict(anchor: &OwnedAnchor, lane: &PooledLane, patience_ns: u64) -> Result<(), Reason> {
+fn await_verdict(anchor: &Fd, lane: &PooledLane, patience_ns: u64) -> Result<(), Reason> {
     let mut deadline = kernel::now_ns().saturating_add(patience_ns);
     let mut withdrawn = false;
     loop {
         let mut byte = [0];
-        match kernel::recv(anchor.0, &mut byte, libc::MSG_DONTWAIT) {
+        match kernel::recv(anchor.get(), &mut byte, libc::MSG_DONTWAIT) {
             Ok(1) => break reason_of(byte[0]),
             Err(Errno(libc::EAGAIN | libc::EINTR)) => {}
             // Gone without a word: it ended, or was killed.
             _ => break Err(Reason::BridgeSilent),
         }
-        let mut fds = [libc::pollfd { fd: anchor.0, events: libc::POLLIN, revents: 0 }];
-        match wait::sleep(&mut fds, Some(deadline), None) {
-            Woken::Ready(_) => {}
-            Woken::Signal { .. } if kernel::now_ns() < deadline => {}
-            _ if !core::mem::replace(&mut withdrawn, true) && !offer::withdraw(lane.memory().offer()) => {
-                deadline = kernel::now_ns().saturating_add(ANSWER_NS);
-            }
-            _ => break Err(Reason::BridgeSilent),
+        if wait::for_events(anchor.get(), libc::POLLIN, deadline) != 0 {
+            continue;
         }
+        if core::mem::replace(&mut withdrawn, true) || offer::withdraw(lane.memory().offer()) {
+            break Err(Reason::BridgeSilent);
+        }
+        deadline = kernel::now_ns().saturating_add(ANSWER_NS);
     }
 }
 
@@ -174,8 +173,8 @@ fn reason_of(byte: u8) -> Result<(), Reason> {
 }
 
 /// Leaves the connection to TCP. The bridge may have the lane still in use.
-fn give_up(anchor: &OwnedAnchor, Offered { lane, side, born }: Offered, reason: Reason) -> Result<(), Reason> {
-    let _ = kernel::shutdown(anchor.0, libc::SHUT_RDWR);
+fn give_up(anchor: &Fd, Offered { lane, side, born }: Offered, reason: Reason) -> Result<(), Reason> {
+    let _ = kernel::shutdown(anchor.get(), libc::SHUT_RDWR);
     lane.spoil();
     pool::retire(lane, End::Client, false);
     side.put_back(born);

@@ -260,7 +260,7 @@ fn attempt(
     let _changing = changing_of(fd, desc);
     // Its number is closed before the change ends: no fork that waits for that copies it.
     let anchor = anchor;
-    if let Some(reason) = ours.hindrance(ticket, anchor.0) {
+    if let Some(reason) = ours.hindrance(ticket, anchor.get()) {
         return Err(reason);
     }
     let holder = Holder::of(fd, route.explicit)?;
@@ -272,7 +272,7 @@ fn attempt(
         match trusted {
             Ok(peer) => {
                 standing::offer(&offer, &route, &name, held.is_none().then_some(peer));
-                greeting::say_hello(&anchor, offer, held).map(|lane| (lane, peer))
+                greeting::say_hello(anchor.get(), offer, held).map(|lane| (lane, peer))
             }
             Err(reason) => {
                 offer.withdraw();
@@ -290,7 +290,8 @@ fn attempt(
     if let Some(holder) = holder {
         holder.keep_with(lane);
     }
-    client::install(fd, desc, anchor.0, lane, side, nonblocking, Some(peer.pid)).map(|()| Made::Lane { nonblocking })
+    client::install(fd, desc, anchor.get(), lane, side, nonblocking, Some(peer.pid))
+        .map(|()| Made::Lane { nonblocking })
 }
 
 /// Connects to an address that is not this namespace's own: of another one of this host perhaps, else of another host.

@@ -38,7 +38,7 @@ use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 use crate::operations::Begun;
 use crate::side::{BEING_STORED, SideState, option_of, state};
-use crate::wait::{self, Woken};
+use crate::wait;
 use crate::{Errno, Outcome, changing, epoll, guards, io, slots, stats, table, watchers};
 use kernel::{TCP_CLOSE, tcp_state};
 
@@ -253,16 +253,8 @@ fn socket_for(desc: &'static Desc, family: i32) -> Result<Tcp, Errno> {
     Ok(Tcp { fd: tcp, is_ours: true })
 }
 
-/// Waits for a socket to become writable. Handlers of the app may run meanwhile; the wait goes on.
 fn await_writable(fd: i32, deadline: u64) -> bool {
-    loop {
-        let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
-        match wait::sleep(&mut fds, Some(deadline), None) {
-            Woken::Ready(_) => return true,
-            Woken::Signal { .. } if kernel::now_ns() < deadline => {}
-            _ => return false,
-        }
-    }
+    wait::for_events(fd, libc::POLLOUT, deadline) != 0
 }
 
 /// Hands the ring's bytes to the kernel and puts the TCP socket in the anchor's place.

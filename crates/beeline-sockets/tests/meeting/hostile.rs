@@ -99,11 +99,11 @@ fn send(anchor: &OwnedFd, bytes: &[u8], descriptors: &[RawFd]) {
 
 fn mapped_lane() -> (LaneMemory, OwnedFd, Hello) {
     let (memory, fd) = LaneMemory::create(1 << 16).unwrap();
-    let (id, _) = beeline_shm::memfd::identify(fd).unwrap();
+    let (id, _) = beeline_shm::memfd::identify(fd.get()).unwrap();
     let hello =
         Hello { reuse: false, ring_bytes: 1 << 16, generation: 0, pid_hint: 1, lane_inode: id.inode, held: None };
     // SAFETY: a fresh descriptor.
-    (memory, unsafe { OwnedFd::from_raw_fd(fd) }, hello)
+    (memory, unsafe { OwnedFd::from_raw_fd(fd.give_away()) }, hello)
 }
 
 fn lane() -> (OwnedFd, Hello) {

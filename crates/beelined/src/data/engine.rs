@@ -37,7 +37,7 @@ mod tag;
 mod tests;
 
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -77,7 +77,7 @@ pub struct Engine {
     name: BridgeName,
     control: Control,
     epoll: Epoll,
-    door: RawFd,
+    door: OwnedFd,
     /// There were no descriptors for clients: the door is not watched until the next care.
     door_rests: bool,
     host: Host,
@@ -133,7 +133,7 @@ pub struct Parts {
     pub control: Control,
     pub tunables: Tunables,
     /// The door, listening.
-    pub door: RawFd,
+    pub door: OwnedFd,
     pub host: Host,
     /// Ports to open, the filter of the configuration applied.
     pub ports: Vec<beeline_fabric::Port>,
@@ -193,7 +193,7 @@ impl Engine {
             nice: (priority::current() == 0).then_some(parts.nice),
         };
         engine.control.set_measure_port(measure_port);
-        engine.watch(engine.door, EpollFlags::EPOLLIN, Tag::Door)?;
+        engine.watch(engine.door.as_raw_fd(), EpollFlags::EPOLLIN, Tag::Door)?;
         let control = engine.control.as_fd().as_raw_fd();
         engine.watch(control, EpollFlags::EPOLLIN, Tag::Control)?;
         engine.open_rails(&parts.ports)?;

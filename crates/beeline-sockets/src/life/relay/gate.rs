@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use beeline_shm::Fd;
 use beeline_shm::sys::{self, call};
 use beeline_stats::Reason;
 
@@ -15,19 +16,15 @@ use crate::side::{EXPECTED, SideState};
 const BIRTH_MS: usize = 20;
 
 /// Makes the gate of an end that others share, with fresh secrets. The demoter calls this.
-pub(super) fn make_gate(side: &SideState) -> Result<i32, Reason> {
+pub(super) fn make_gate(side: &SideState) -> Result<Fd, Reason> {
     let [name_of_gate, question, answer] = kernel::chance().ok_or(Reason::SystemCallDenied)?;
     side.gate.name.store(name_of_gate, Relaxed);
     side.gate.question.store(question, Relaxed);
     side.gate.answer.store(answer, Relaxed);
     let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    let socket = kernel::socket(libc::AF_UNIX, kind, 0).map_err(|_| Reason::DescriptorsShort)? as i32;
-    let bound = name(&side.gate).is_some_and(|name| kernel::bind(socket, &name).is_ok());
-    if !bound {
-        let _ = sys::close(socket);
-        return Err(Reason::RelayFailed);
-    }
-    Ok(socket)
+    let socket = Fd::own(kernel::socket(libc::AF_UNIX, kind, 0).map_err(|_| Reason::DescriptorsShort)? as i32);
+    let bound = name(&side.gate).is_some_and(|name| kernel::bind(socket.get(), &name).is_ok());
+    bound.then_some(socket).ok_or(Reason::RelayFailed)
 }
 
 /// Waits until children that are just being made have listed themselves. What has not then was never made.
@@ -55,6 +52,11 @@ pub(super) struct Attendance {
 impl Attendance {
     /// For an end that nobody shares.
     pub(super) const NONE: Attendance = Attendance { gate: -1, app: -1 };
+    /// For one whose other holders come to the gate, if there is one, for the program's socket.
+    pub(super) fn at(gate: Option<&Fd>, app: &Fd) -> Attendance {
+        gate.map_or(Self::NONE, |gate| Attendance { gate: gate.get(), app: app.get() })
+    }
+
     /// The number of the gate in the relay's set.
     pub(super) const GATE: u64 = 2;
     /// That of the first sharer.

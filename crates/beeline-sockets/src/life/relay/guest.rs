@@ -6,12 +6,12 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-use beeline_shm::sys;
+use beeline_shm::Fd;
 use beeline_stats::{Counter, Reason};
 
 use super::begin;
 use super::gate::{self, Attendance};
-use super::pair::{self, Pair};
+use super::pair;
 use crate::desc::Desc;
 use crate::life::handover::stays_open;
 use crate::life::open_fds;
@@ -32,8 +32,7 @@ pub(crate) fn demote(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
         start(fd, desc)?
     };
     let cookie = desc.side().origin.anchor_cookie.load(Relaxed);
-    put_under_all(socket, fd, cookie);
-    let _ = sys::close(socket);
+    put_under_all(socket.get(), fd, cookie);
     if is_it(fd, cookie) { Err(Reason::RelayFailed) } else { Ok(()) }
 }
 
@@ -58,13 +57,13 @@ fn is_it(number: i32, cookie: u64) -> bool {
 /// parent has gone over to the relay's socket meanwhile. So the program fails, and the others keep their connection.
 pub(crate) fn disown(fd: i32) {
     if let Ok(socket) = kernel::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) {
-        let _ = kernel::dup3(socket as i32, fd, 0);
-        let _ = sys::close(socket as i32);
+        let socket = Fd::own(socket as i32);
+        let _ = kernel::dup3(socket.get(), fd, 0);
     }
 }
 
 /// Starts a relay. The program's socket.
-fn start(fd: i32, desc: &'static Desc) -> Result<i32, Reason> {
+fn start(fd: i32, desc: &'static Desc) -> Result<Fd, Reason> {
     let side = {
         let _both = desc.lock_both();
         if !desc.is_lane() {
@@ -82,7 +81,7 @@ fn start(fd: i32, desc: &'static Desc) -> Result<i32, Reason> {
     })
 }
 
-fn start_shared(fd: i32, desc: &'static Desc, side: &'static SideState) -> Result<i32, Reason> {
+fn start_shared(fd: i32, desc: &'static Desc, side: &'static SideState) -> Result<Fd, Reason> {
     if side.is(state::CROWDED) {
         return Err(Reason::RelayFailed);
     }
@@ -91,17 +90,9 @@ fn start_shared(fd: i32, desc: &'static Desc, side: &'static SideState) -> Resul
     if let Some(lane) = desc.pooled() {
         lane.spoil();
     }
-    let Pair { app, ours } = pair::connect(side.local.get(), side.remote.get(), side.family.load(Relaxed) as i32)?;
-    let began = gate::make_gate(side).and_then(|gate| {
-        let began = begin(fd, desc, &Pair { app, ours }, Attendance { gate, app });
-        let _ = sys::close(gate);
-        began.map(drop)
-    });
-    let _ = sys::close(ours);
-    began
-        .map(|()| app)
-        .inspect_err(|_| {
-            let _ = sys::close(app);
-        })
-        .inspect(|_| stats::count(Counter::Relays, 1))
+    let pair = pair::connect(side.local.get(), side.remote.get(), side.family.load(Relaxed) as i32)?;
+    let gate = gate::make_gate(side)?;
+    begin(fd, desc, &pair, Attendance::at(Some(&gate), &pair.app))?;
+    stats::count(Counter::Relays, 1);
+    Ok(pair.app)
 }

@@ -15,7 +15,7 @@
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_shm::sys;
+use beeline_shm::Fd;
 use beeline_stats::Reason;
 
 use crate::desc::Kind;
@@ -44,8 +44,8 @@ const WINDOW_SCALE: u32 = 7;
 
 /// See the module. Both sockets are close-on-exec.
 pub(super) struct Pair {
-    pub app: i32,
-    pub ours: i32,
+    pub app: Fd,
+    pub ours: Fd,
 }
 
 /// Makes a pair. `family` is the one in which the app sees its addresses.
@@ -54,7 +54,7 @@ pub(super) fn connect(local: SocketAddr, remote: SocketAddr, family: i32) -> Res
     // The port of `ours` is the peer's. To the peer it must be as if nobody else were bound to it: whoever may bind to
     // it beside its own end of the connection, now or when that is at the end of its life, may beside `ours`.
     for option in [libc::SO_REUSEADDR, libc::SO_REUSEPORT] {
-        let _ = kernel::setsockopt(pair.ours, libc::SOL_SOCKET, option, &1i32);
+        let _ = kernel::setsockopt(pair.ours.get(), libc::SOL_SOCKET, option, &1i32);
     }
     Ok(pair)
 }
@@ -69,37 +69,13 @@ fn find(local: SocketAddr, remote: SocketAddr, family: i32) -> Result<Pair, Reas
         .ok_or(Reason::RelayFailed)
 }
 
-impl Pair {
-    pub(super) fn close(&self) {
-        let _ = sys::close(self.app);
-        let _ = sys::close(self.ours);
+fn new_socket(family: i32) -> Option<Fd> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let socket = Fd::own(kernel::socket(family, kind, libc::IPPROTO_TCP).ok()? as i32);
+    if family == libc::AF_INET6 {
+        let _ = kernel::setsockopt(socket.get(), libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &0i32);
     }
-}
-
-/// Closes a socket unless it is kept.
-struct Socket(i32);
-
-impl Socket {
-    fn new(family: i32) -> Option<Socket> {
-        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        let socket = Socket(kernel::socket(family, kind, libc::IPPROTO_TCP).ok()? as i32);
-        if family == libc::AF_INET6 {
-            let _ = kernel::setsockopt(socket.0, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &0i32);
-        }
-        Some(socket)
-    }
-
-    fn keep(self) -> i32 {
-        let fd = self.0;
-        core::mem::forget(self);
-        fd
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        let _ = sys::close(self.0);
-    }
+    Some(socket)
 }
 
 fn family_of(address: SocketAddr) -> i32 {
@@ -108,27 +84,27 @@ fn family_of(address: SocketAddr) -> i32 {
 
 /// Connects by a handshake. Port 0 stands for any.
 fn shake_hands(local: SocketAddr, remote: SocketAddr, family: i32) -> Option<Pair> {
-    let app = Socket::new(family)?;
-    let gate = Socket::new(family_of(remote))?;
+    let app = new_socket(family)?;
+    let gate = new_socket(family_of(remote))?;
     bind(&app, local, family)?;
     bind(&gate, remote, family_of(remote))?;
-    kernel::listen(gate.0, 4).ok()?;
-    let at = kernel::getsockname(gate.0).ok()?.to_internet()?;
-    match kernel::connect(app.0, &SockAddr::internet(at, family)) {
+    kernel::listen(gate.get(), 4).ok()?;
+    let at = kernel::getsockname(gate.get()).ok()?.to_internet()?;
+    match kernel::connect(app.get(), &SockAddr::internet(at, family)) {
         Ok(_) => {}
-        Err(Errno(libc::EINPROGRESS)) if wait(app.0, libc::POLLOUT) => {}
+        Err(Errno(libc::EINPROGRESS)) if wait(app.get(), libc::POLLOUT) => {}
         Err(_) => return None,
     }
-    let expected = kernel::getsockname(app.0).ok()?.to_internet()?;
+    let expected = kernel::getsockname(app.get()).ok()?.to_internet()?;
     for _ in 0..STRANGERS_MAX {
-        if !wait(gate.0, libc::POLLIN) {
+        if !wait(gate.get(), libc::POLLIN) {
             break;
         }
-        let Ok(ours) = kernel::accept4(gate.0, None, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) else { break };
-        let ours = Socket(ours as i32);
-        let came_from = kernel::getpeername(ours.0).ok().and_then(|address| address.to_internet());
+        let Ok(ours) = kernel::accept4(gate.get(), None, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) else { break };
+        let ours = Fd::own(ours as i32);
+        let came_from = kernel::getpeername(ours.get()).ok().and_then(|address| address.to_internet());
         if came_from.is_some_and(|from| same(from, expected)) {
-            return Some(Pair { app: app.keep(), ours: ours.keep() });
+            return Some(Pair { app, ours });
         }
     }
     None
@@ -140,28 +116,20 @@ fn same(a: SocketAddr, b: SocketAddr) -> bool {
 }
 
 fn wait(fd: i32, events: i16) -> bool {
-    let deadline = kernel::now_ns().saturating_add(HANDSHAKE_NS);
-    loop {
-        let mut fds = [libc::pollfd { fd, events, revents: 0 }];
-        match crate::wait::sleep(&mut fds, Some(deadline), None) {
-            crate::wait::Woken::Ready(_) => return fds[0].revents & events != 0,
-            crate::wait::Woken::Signal { .. } if kernel::now_ns() < deadline => {}
-            _ => return false,
-        }
-    }
+    crate::wait::for_events(fd, events, kernel::now_ns().saturating_add(HANDSHAKE_NS)) & events != 0
 }
 
-fn bind(socket: &Socket, address: SocketAddr, family: i32) -> Option<()> {
+fn bind(socket: &Fd, address: SocketAddr, family: i32) -> Option<()> {
     if address.port() != 0 {
         // What is bound to the port, too, is connected, or at the end of its life.
-        let _ = kernel::setsockopt(socket.0, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32);
+        let _ = kernel::setsockopt(socket.get(), libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32);
     }
     let wanted = SockAddr::internet(address, family);
-    (kernel::bind(socket.0, &wanted).is_ok() || bind_beside_listener(socket, address, &wanted)).then_some(())
+    (kernel::bind(socket.get(), &wanted).is_ok() || bind_beside_listener(socket, address, &wanted)).then_some(())
 }
 
 /// Binds to the port of a listener of this process. The caller holds `changing::changing`.
-fn bind_beside_listener(socket: &Socket, address: SocketAddr, wanted: &SockAddr) -> bool {
+fn bind_beside_listener(socket: &Fd, address: SocketAddr, wanted: &SockAddr) -> bool {
     let mut done = false;
     table::for_each(|fd, desc| {
         if done || desc.kind() != Kind::Listener || desc.fd.load(Relaxed) != fd {
@@ -176,9 +144,9 @@ fn bind_beside_listener(socket: &Socket, address: SocketAddr, wanted: &SockAddr)
             let _ = kernel::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &value);
         };
         mark(fd, 1);
-        mark(socket.0, 1);
-        done = kernel::bind(socket.0, wanted).is_ok();
-        mark(socket.0, 0);
+        mark(socket.get(), 1);
+        done = kernel::bind(socket.get(), wanted).is_ok();
+        mark(socket.get(), 0);
         mark(fd, before);
     });
     done
@@ -186,15 +154,15 @@ fn bind_beside_listener(socket: &Socket, address: SocketAddr, wanted: &SockAddr)
 
 /// Connects without a handshake.
 fn repair(local: SocketAddr, remote: SocketAddr, family: i32) -> Option<Pair> {
-    let app = Socket::new(family)?;
-    let ours = Socket::new(family_of(remote))?;
+    let app = new_socket(family)?;
+    let ours = new_socket(family_of(remote))?;
     let begin = kernel::now_ns() as u32;
     let (one, other) = (begin, begin.rotate_left(16));
     prepare(&app, local, family, (one, other))?;
     prepare(&ours, remote, family_of(remote), (other, one))?;
     // Now nothing is sent: the sockets believe that they are connected.
-    kernel::connect(app.0, &SockAddr::internet(remote, family)).ok()?;
-    kernel::connect(ours.0, &SockAddr::internet(local, family_of(remote))).ok()?;
+    kernel::connect(app.get(), &SockAddr::internet(remote, family)).ok()?;
+    kernel::connect(ours.get(), &SockAddr::internet(local, family_of(remote))).ok()?;
     for socket in [&app, &ours] {
         let options =
             [[TCPOPT_SACK_PERM, 0], [TCPOPT_MSS, LOOPBACK_MSS], [TCPOPT_WINDOW, WINDOW_SCALE | WINDOW_SCALE << 16]];
@@ -202,13 +170,13 @@ fn repair(local: SocketAddr, remote: SocketAddr, family: i32) -> Option<Pair> {
     }
     set(&app, TCP_REPAIR, &0i32)?;
     set(&ours, TCP_REPAIR, &0i32)?;
-    Some(Pair { app: app.keep(), ours: ours.keep() })
+    Some(Pair { app, ours })
 }
 
 /// Binds a socket for [`repair`] and tells it where its stream and the other one begin.
-fn prepare(socket: &Socket, address: SocketAddr, family: i32, (send, receive): (u32, u32)) -> Option<()> {
+fn prepare(socket: &Fd, address: SocketAddr, family: i32, (send, receive): (u32, u32)) -> Option<()> {
     set(socket, TCP_REPAIR, &1i32)?;
-    kernel::bind(socket.0, &SockAddr::internet(address, family)).ok()?;
+    kernel::bind(socket.get(), &SockAddr::internet(address, family)).ok()?;
     for (queue, sequence) in [(TCP_SEND_QUEUE, send), (TCP_RECV_QUEUE, receive)] {
         set(socket, TCP_REPAIR_QUEUE, &queue)?;
         set(socket, TCP_QUEUE_SEQ, &sequence)?;
@@ -216,6 +184,6 @@ fn prepare(socket: &Socket, address: SocketAddr, family: i32, (send, receive): (
     Some(())
 }
 
-fn set<T: Copy>(socket: &Socket, name: i32, value: &T) -> Option<()> {
-    kernel::setsockopt(socket.0, libc::IPPROTO_TCP, name, value).ok().map(|_| ())
+fn set<T: Copy>(socket: &Fd, name: i32, value: &T) -> Option<()> {
+    kernel::setsockopt(socket.get(), libc::IPPROTO_TCP, name, value).ok().map(|_| ())
 }

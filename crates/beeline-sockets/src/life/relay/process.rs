@@ -16,6 +16,7 @@
 use core::arch::asm;
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
+use beeline_shm::Fd;
 use beeline_shm::sys::{self, call};
 use beeline_stats::Reason;
 
@@ -57,6 +58,7 @@ pub(super) fn start(task: Task) -> Result<(), Reason> {
     let args = [(&raw mut pipe) as usize, libc::O_CLOEXEC as usize, 0, 0, 0, 0];
     // SAFETY: room for two descriptors.
     unsafe { call(libc::SYS_pipe2, args) }.map_err(|_| Reason::DescriptorsShort)?;
+    let [reading, writing] = pipe.map(Fd::own);
     let started = match sys::map_private(STACK_BYTES) {
         Ok(stack) => {
             let place = stack.cast::<Birth>();
@@ -78,9 +80,8 @@ pub(super) fn start(task: Task) -> Result<(), Reason> {
         }
         Err(_) => Err(Reason::MemoryShort),
     };
-    let _ = sys::close(pipe[1]);
-    let alive = started.is_ok() && says_ready(pipe[0]);
-    let _ = sys::close(pipe[0]);
+    drop(writing);
+    let alive = started.is_ok() && says_ready(reading.get());
     started.and(if alive { Ok(()) } else { Err(Reason::RelayFailed) })
 }
 

@@ -1,12 +1,12 @@
 //! The client's part of meeting through the agent: rules 1 to 9 of the design.
 
-use core::mem::ManuallyDrop;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::End;
 use beeline_meeting::agent::passing::Passing;
 use beeline_meeting::agent::{Carrier, Said, reason_of};
+use beeline_shm::Fd;
 use beeline_stats::{Reason, Role};
 use beeline_wire::agent::{Answer, Question};
 use beeline_wire::{ConnName, Endpoint};
@@ -14,14 +14,14 @@ use beeline_wire::{ConnName, Endpoint};
 use super::super::client;
 use super::super::connecting::Connecting;
 use super::super::pool::{self, PooledLane};
-use super::super::route::{OwnedAnchor, Route};
+use super::super::route::Route;
 use super::super::{greeting, lookup, trust};
 use super::Made;
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr, tcp_state};
 use crate::side::state;
 use crate::thread::Section;
-use crate::wait::{self, Woken};
+use crate::wait;
 use crate::{Errno, changing, hidden, io, limits, process, table};
 
 /// How long a `connect` waits for the agent's answer, and how long one that must not block does. An agent that runs
@@ -241,8 +241,7 @@ impl Prepared {
         };
         let Prepared { offer, side, born } = self;
         side.state.mark(state::MET | if cuts { state::CUTS } else { 0 });
-        let end = ManuallyDrop::new(OwnedAnchor(number));
-        match greeting::say_hello(&end, offer, None) {
+        match greeting::say_hello(number, offer, None) {
             Ok(lane) => {
                 trust::refuse_rights(number);
                 lane.spend();
@@ -280,11 +279,8 @@ fn shake_hands(twin: &Passing, desc: &'static Desc, destination: SocketAddr, non
             Some(TCP_SYN_SENT) => {}
             _ => return Shaken::Pending,
         }
-        let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
-        match wait::sleep(&mut fds, Some(deadline), None) {
-            Woken::Ready(_) => {}
-            Woken::Signal { .. } if kernel::now_ns() < deadline => {}
-            _ => return Shaken::Pending,
+        if wait::for_events(fd, libc::POLLOUT, deadline) == 0 {
+            return Shaken::Pending;
         }
     }
 }
@@ -357,10 +353,10 @@ impl Offered {
     /// it goes on over if nobody takes that. The caller holds `changing::changing`.
     fn place(self, fd: i32, desc: &'static Desc, twin: Passing, nonblocking: bool) -> Result<i32, Reason> {
         let Offered { anchor, lane, side, .. } = self;
-        let anchor = anchor.keep().map(OwnedAnchor);
+        let anchor = anchor.keep().map(Fd::own);
         let (Some(anchor), Some(holder)) = (anchor, twin.keep()) else { return Err(Reason::SharedBeforeConnect) };
         lane.hold(holder);
-        client::install(fd, desc, anchor.0, lane, side, nonblocking, None).map(|()| holder)
+        client::install(fd, desc, anchor.get(), lane, side, nonblocking, None).map(|()| holder)
     }
 
     /// The connection is left to TCP.

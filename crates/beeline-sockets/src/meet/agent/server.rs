@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_meeting::agent::{Carrier, Said, is_there, page};
+use beeline_shm::Fd;
 use beeline_stats::{Poison, Reason, Role};
 use beeline_wire::agent::{Answer, Question};
 use beeline_wire::{ConnName, Endpoint};
@@ -10,7 +11,6 @@ use beeline_wire::{ConnName, Endpoint};
 use super::super::hello_io::Refusal;
 use super::super::listener::Listener;
 use super::super::pool::PooledLane;
-use super::super::route::OwnedAnchor;
 use super::super::{admit, taking, trust};
 use super::{keep_alive, may_serve, mode_of};
 use crate::desc::Desc;
@@ -54,7 +54,7 @@ fn ask(desc: &'static Desc, accepted: i32, flags: i32) -> Result<(), Reason> {
         return Err(Reason::ForeignUser);
     }
     let _changing = changing::changing();
-    let parcel = OwnedAnchor(parcel.keep().ok_or(Reason::CameOverTcp)?);
+    let parcel = Fd::own(parcel.keep().ok_or(Reason::CameOverTcp)?);
     take(desc, accepted, flags, &name, &parcel, besides.cuts)
 }
 
@@ -64,10 +64,10 @@ fn take(
     accepted: i32,
     flags: i32,
     name: &ConnName,
-    parcel: &OwnedAnchor,
+    parcel: &Fd,
     cuts: bool,
 ) -> Result<(), Reason> {
-    let lane = match admit::lane_of(parcel.0) {
+    let lane = match admit::lane_of(parcel.get()) {
         Ok((lane, None)) => lane,
         Ok((lane, Some(_))) => {
             taking::give_back(lane);
@@ -96,12 +96,12 @@ fn take(
 }
 
 /// Puts the parcel under the accepted socket's number, and that socket below the lane, as its holder.
-fn put_in_place(accepted: i32, flags: i32, parcel: &OwnedAnchor, lane: &'static PooledLane) -> Result<i32, Reason> {
+fn put_in_place(accepted: i32, flags: i32, parcel: &Fd, lane: &'static PooledLane) -> Result<i32, Reason> {
     let twin = hidden::hidden_twin(accepted).ok_or(Reason::DescriptorsShort)?;
     lane.hold(twin);
     let mode = if flags & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
-    let _ = kernel::fcntl(parcel.0, libc::F_SETFL, mode as usize);
-    if put(parcel.0, accepted, flags) { Ok(twin) } else { Err(Reason::DescriptorOutOfRange) }
+    let _ = kernel::fcntl(parcel.get(), libc::F_SETFL, mode as usize);
+    if put(parcel.get(), accepted, flags) { Ok(twin) } else { Err(Reason::DescriptorOutOfRange) }
 }
 
 fn put(file: i32, number: i32, flags: i32) -> bool {

@@ -1,6 +1,6 @@
 //! Clients of this host, and connections that are being made.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 
 use beeline_meeting::bridge::{self, LaneEnd};
 use beeline_stats::Reason;
@@ -31,7 +31,7 @@ impl Engine {
     pub(super) fn take_clients(&mut self) {
         for _ in 0..CLIENTS_PER_LOOK {
             match nix::sys::socket::accept4(
-                self.door,
+                self.door.as_raw_fd(),
                 nix::sys::socket::SockFlag::SOCK_CLOEXEC | nix::sys::socket::SockFlag::SOCK_NONBLOCK,
             ) {
                 // Most have spoken already.
@@ -49,7 +49,7 @@ impl Engine {
                 Err(Errno::EINTR | Errno::ECONNABORTED) => {}
                 // Out of descriptors or memory: the door stays readable, and looking again at once would be a spin.
                 Err(_) => {
-                    self.unwatch(self.door);
+                    self.unwatch(self.door.as_raw_fd());
                     self.door_rests = true;
                     return;
                 }
@@ -335,7 +335,7 @@ impl Engine {
     /// Drops clients that say nothing, and questions that nobody answers.
     pub(super) fn care_for_clients(&mut self) {
         if self.door_rests {
-            self.door_rests = self.watch(self.door, EpollFlags::EPOLLIN, Tag::Door).is_err();
+            self.door_rests = self.watch(self.door.as_raw_fd(), EpollFlags::EPOLLIN, Tag::Door).is_err();
         }
         let now_ns = self.now_ns;
         let late: Vec<RawFd> =

@@ -1,6 +1,6 @@
 //! The engine without peers: what becomes of its rails.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::Command;
 
 use super::*;
@@ -24,7 +24,7 @@ fn be_alone() {
 }
 
 /// An engine with this host's rails, and its door, at which nobody knocks.
-fn engine() -> (Engine, OwnedFd) {
+fn engine() -> Engine {
     let text = "name = 'a-1'\nlisten = ['127.0.0.1:0']\ninsecure = true\naddresses = ['198.51.100.1']\n[rails]\nallow = [{ provider = 'tcp' }]\n";
     let config = Config::parse("test", text).unwrap();
     let control = Control::new(&config, Instant::now()).unwrap();
@@ -33,20 +33,20 @@ fn engine() -> (Engine, OwnedFd) {
         name: control.name().clone(),
         control,
         tunables: Tunables::DEFAULT,
-        door: door.as_fd().as_raw_fd(),
+        door,
         host: Host::default(),
         ports: crate::serve::ports(&config.rails).unwrap(),
         segments: Segments::default(),
         patience: Duration::from_secs(3),
         nice: 0,
     };
-    (Engine::new(parts).unwrap(), door)
+    Engine::new(parts).unwrap()
 }
 
 #[test]
 fn a_rail_that_fails_for_good_is_retired_and_asked_no_more() {
     be_alone();
-    let (mut engine, _door) = engine();
+    let mut engine = engine();
     let count = engine.rails.len();
     assert!(count > 0, "libfabric finds no port here");
     assert_eq!(engine.our_offer().len(), count);
