@@ -84,7 +84,7 @@ impl Turns {
         if wanted == 0 || wanted > ring_bytes / 2 {
             return Way::WHOLE;
         }
-        let takes_turns = (!is_timed || self.trials.goes_second()) && self.are_due();
+        let takes_turns = (!is_timed || self.trials.goes_second()) && self.take_due();
         Way { turn_bytes: if takes_turns { wanted } else { 0 }, is_timed }
     }
 
@@ -99,7 +99,7 @@ impl Turns {
     }
 
     /// Whether the message that begins may take turns.
-    fn are_due(&self) -> bool {
+    fn take_due(&self) -> bool {
         let left = self.left.load(Relaxed);
         self.left.store(left.saturating_sub(1), Relaxed);
         left == 0
@@ -161,15 +161,15 @@ mod tests {
         turns.reset();
         let mut waits = 0;
         for _ in 0..100_000 {
-            if turns.are_due() {
+            if turns.take_due() {
                 waits += 1;
                 turns.given(false);
             }
         }
         assert!((8..=16).contains(&waits), "{waits}");
-        while !turns.are_due() {}
+        while !turns.take_due() {}
         turns.given(true);
-        assert!((0..100).all(|_| turns.are_due()));
+        assert!((0..100).all(|_| turns.take_due()));
     }
 
     const RING: u32 = 1 << 22;

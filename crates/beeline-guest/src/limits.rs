@@ -82,7 +82,7 @@ pub fn ring_bytes(wanted: u32) -> Result<u32, Reason> {
     if lanes >= LOOK_AT.load(Relaxed) {
         look(lanes >= LOOK_STEP);
     }
-    if LOCKED.load(Relaxed) && is_locking() {
+    if LOCKED.load(Relaxed) && finds_locked() {
         return Err(Reason::MemoryLocked);
     }
     if lanes >= LANES_MAX.load(Relaxed) {
@@ -107,7 +107,7 @@ pub fn may_serve() -> Result<u32, Reason> {
     let lanes = LANES.load(Relaxed);
     if lanes >= LOOK_AT.load(Relaxed) || !COUNTED.load(Relaxed) {
         if !COUNTED.load(Relaxed) {
-            let _ = is_locking();
+            let _ = finds_locked();
         }
         look(true);
     }
@@ -116,7 +116,7 @@ pub fn may_serve() -> Result<u32, Reason> {
     let spare = most.saturating_sub(lanes) / 2;
     let reason = if sys::limit(libc::RLIMIT_AS) != libc::RLIM_INFINITY {
         return Err(Reason::AddressSpaceLimited);
-    } else if LOCKED.load(Relaxed) && is_locking() {
+    } else if LOCKED.load(Relaxed) && finds_locked() {
         Reason::MemoryLocked
     } else if spare < LOOK_STEP {
         Reason::MappingsShort
@@ -156,7 +156,7 @@ pub fn unlock(memory: LaneMemory) -> bool {
 
 /// Whether what the process maps now is locked.
 #[cold]
-fn is_locking() -> bool {
+fn finds_locked() -> bool {
     const PROBE_BYTES: usize = 4096;
     let Ok(base) = sys::map_private(PROBE_BYTES) else { return true };
     // SAFETY: mapped just now, with no other user.

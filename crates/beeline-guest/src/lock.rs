@@ -57,7 +57,7 @@ struct Moment {
 impl Moment {
     /// Pauses, and tells whether that was the last time. A clock that steps back ends it.
     #[inline]
-    fn is_over(&mut self) -> bool {
+    fn pause_and_ask(&mut self) -> bool {
         let now = ticks();
         if self.began == 0 {
             self.began = now;
@@ -108,7 +108,7 @@ impl Lock {
         let mut naps = 0u32;
         loop {
             let mut moment = Moment::default();
-            while !moment.is_over() {
+            while !moment.pause_and_ask() {
                 // Looked at before it is tried: a try takes the line away from the owner, who is about to write it.
                 if self.owner.load(Ordering::Relaxed) == 0
                     && self.owner.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -215,7 +215,7 @@ pub(crate) fn await_owner(word: &AtomicU32, waiters: &AtomicU32) -> Result<(), u
     let mut naps = 0u32;
     loop {
         let mut moment = Moment::default();
-        while !moment.is_over() {
+        while !moment.pause_and_ask() {
             if owner == 0 || word.load(Ordering::Acquire) != owner {
                 return Ok(());
             }
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn a_moment_ends_by_the_clock_however_long_a_pause_takes() {
         let (begun, mut moment, mut pauses) = (ticks(), Moment::default(), 1u64);
-        while !moment.is_over() {
+        while !moment.pause_and_ask() {
             pauses += 1;
             std::thread::sleep(std::time::Duration::from_millis(1));
         }

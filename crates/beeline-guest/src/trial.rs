@@ -26,7 +26,7 @@ impl<const AGAIN: u32> Trial<AGAIN> {
     }
 
     /// Whether to try it on this occasion.
-    pub fn is_worth(&self) -> bool {
+    pub fn try_now(&self) -> bool {
         let vain = self.vain.load(Relaxed);
         if vain >= Self::FAILURES {
             self.vain.store(if vain < AGAIN { vain + 1 } else { Self::FAILURES - 1 }, Relaxed);
@@ -57,7 +57,7 @@ mod tests {
     fn what_fails_is_tried_now_and_then_until_it_succeeds() {
         let trial = Trial::<32>::default();
         let tries = |occasions: u32, succeeds: bool| {
-            let tried = (0..occasions).filter(|_| trial.is_worth()).inspect(|_| trial.note(succeeds));
+            let tried = (0..occasions).filter(|_| trial.try_now()).inspect(|_| trial.note(succeeds));
             tried.count() as u32
         };
         assert_eq!(tries(10, true), 10);

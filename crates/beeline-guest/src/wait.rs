@@ -166,7 +166,7 @@ impl Budget<'_> {
     #[inline]
     fn won(&self) {
         if self.state.ns.load(Relaxed) < SPIN_NS_MIN {
-            self.state.is_soon_from_now_on();
+            self.state.assume_soon();
         }
         self.paid();
     }
@@ -230,7 +230,7 @@ impl Budget<'_> {
         if grant == 0 {
             if self.state.mode().wait() == Wait::Lazy {
                 crowd::note();
-                let _ = without::is_time();
+                let _ = without::note_and_ask();
                 patience.since_ns = kernel::now_ns();
             }
             return Spun::Nothing;
@@ -295,8 +295,8 @@ impl Budget<'_> {
 /// Whether a lazy wait that goes on is to leave its CPU to others, whatever it would win by a spin.
 pub fn spares_cpus() -> bool {
     // Both are to hear of the wait.
-    let (is_crowded, is_time) = (crowd::is_crowded(), without::is_time());
-    let spares = is_crowded || is_time;
+    let (is_crowded, is_without) = (crowd::note_and_ask(), without::note_and_ask());
+    let spares = is_crowded || is_without;
     if spares {
         stats::count(Counter::SpinsSpared, 1);
     }

@@ -64,7 +64,7 @@ impl Brief {
     }
 
     /// Whether a connection that begins now is left to TCP.
-    pub(super) fn leaves(&mut self, now_ns: u64) -> bool {
+    pub(super) fn decide_to_leave(&mut self, now_ns: u64) -> bool {
         self.age(now_ns);
         if !self.is_known() || self.left + 1 >= PROBE_EVERY {
             return false;
@@ -97,7 +97,7 @@ mod tests {
     fn known() -> Brief {
         let mut brief = Brief::default();
         for now in 0..u64::from(RUN) {
-            assert!(!brief.leaves(now));
+            assert!(!brief.decide_to_leave(now));
             brief.ended(SHORT, now);
         }
         brief
@@ -108,7 +108,7 @@ mod tests {
         let mut brief = known();
         let mut over_the_bridge = 0;
         for now in 0..640 {
-            if !brief.leaves(now) {
+            if !brief.decide_to_leave(now) {
                 brief.looked();
                 over_the_bridge += 1;
             }
@@ -119,34 +119,34 @@ mod tests {
     #[test]
     fn one_that_could_have_no_lane_looks_for_nobody() {
         let mut brief = known();
-        assert_eq!((1..u64::from(PROBE_EVERY)).filter(|now| brief.leaves(*now)).count(), 63);
-        assert!((0..3).all(|_| !brief.leaves(64)));
+        assert_eq!((1..u64::from(PROBE_EVERY)).filter(|now| brief.decide_to_leave(*now)).count(), 63);
+        assert!((0..3).all(|_| !brief.decide_to_leave(64)));
         brief.looked();
-        assert!(brief.leaves(64));
+        assert!(brief.decide_to_leave(64));
     }
 
     #[test]
     fn one_that_says_more_ends_the_run() {
         for life in [LONG, LARGE] {
             let mut brief = known();
-            assert!(brief.leaves(RUN.into()));
+            assert!(brief.decide_to_leave(RUN.into()));
             brief.ended(life, RUN.into());
-            assert!(!brief.leaves(RUN.into()));
+            assert!(!brief.decide_to_leave(RUN.into()));
         }
     }
 
     #[test]
     fn a_pause_ends_the_run() {
         let mut brief = known();
-        assert!(brief.leaves(PAUSE_NS));
-        assert!(!brief.leaves(2 * PAUSE_NS + 1));
+        assert!(brief.decide_to_leave(PAUSE_NS));
+        assert!(!brief.decide_to_leave(2 * PAUSE_NS + 1));
     }
 
     #[test]
     fn rare_short_lives_are_no_run() {
         let mut brief = Brief::default();
         for turn in 0..100 {
-            assert!(!brief.leaves(turn * 2 * PAUSE_NS));
+            assert!(!brief.decide_to_leave(turn * 2 * PAUSE_NS));
             brief.ended(SHORT, turn * 2 * PAUSE_NS);
         }
     }

@@ -333,7 +333,8 @@ pub fn forget_doorless(destination: SocketAddr) {
 
 /// Whether a connection that begins now says no hello, because nobody takes any there. Asked once for each.
 pub fn is_untaken(destination: SocketAddr) -> bool {
-    SUSPECTED.load(Relaxed) && untaken_at(destination, |untaken| untaken.leaves(kernel::now_ns())).unwrap_or(false)
+    SUSPECTED.load(Relaxed)
+        && untaken_at(destination, |untaken| untaken.decide_to_leave(kernel::now_ns())).unwrap_or(false)
 }
 
 /// Notes that nobody took a hello that was said then.

@@ -112,7 +112,7 @@ impl SharedLock {
                 if is_over {
                     return None;
                 }
-                is_over = moment.is_over();
+                is_over = moment.pause_and_ask();
             }
         })?;
         Some(SharedGuard { lock: self, token, taken, _section: section })
@@ -138,7 +138,7 @@ impl SharedLock {
                 if is_over {
                     return None;
                 }
-                is_over = moment.is_over();
+                is_over = moment.pause_and_ask();
             }
         });
         drop(section);

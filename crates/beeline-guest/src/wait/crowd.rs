@@ -39,7 +39,7 @@ pub(super) fn note() {
 }
 
 /// The same. Whether it is one of a crowd.
-pub(super) fn is_crowded() -> bool {
+pub(super) fn note_and_ask() -> bool {
     let now = ticks();
     CROWD.note(thread::tid(), now);
     CROWD.waiting(now) > cpus(now) as usize

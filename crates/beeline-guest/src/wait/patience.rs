@@ -113,7 +113,7 @@ impl Patience {
     }
 
     /// What the call waits for has nothing to do with us: its sleeps are counted, but are no reason to begin to.
-    pub fn is_the_kernels(&mut self) {
+    pub fn count_only_if_open(&mut self) {
         self.counts = false;
     }
 

@@ -161,7 +161,7 @@ impl SpinState {
     }
 
     /// Waits are thought to end soon until they show something else.
-    pub(super) fn is_soon_from_now_on(&self) {
+    pub(super) fn assume_soon(&self) {
         self.shares.store(ALWAYS, Relaxed);
     }
 }

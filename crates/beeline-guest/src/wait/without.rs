@@ -58,9 +58,9 @@ const TAKEN_LEAST: u64 = 32;
 static WITHOUT: Without = Without::new();
 
 /// Whether nobody who takes part spins at the moment.
-pub(super) fn is_time() -> bool {
+pub(super) fn note_and_ask() -> bool {
     // Which windows the unit tests of waits happen to be in must not matter to them.
-    !cfg!(test) && WITHOUT.is_time(ticks(), &Process)
+    !cfg!(test) && WITHOUT.note_and_ask(ticks(), &Process)
 }
 
 /// What a trial has to know of the process.
@@ -195,7 +195,7 @@ impl Without {
         }
     }
 
-    fn is_time(&self, now: u64, work: &impl Work) -> bool {
+    fn note_and_ask(&self, now: u64, work: &impl Work) -> bool {
         let window = now >> WINDOW_BITS;
         let last = self.window.load(Relaxed);
         if last != window {

@@ -37,7 +37,7 @@ pub fn left_to_tcp(destination: SocketAddr) -> Option<Reason> {
     remembered(|entries| {
         asked_for(entries, destination)
             .filter(|entry| entry.brief.is_known())
-            .and_then(|entry| entry.brief.leaves(kernel::now_ns()).then_some(entry.left_as))
+            .and_then(|entry| entry.brief.decide_to_leave(kernel::now_ns()).then_some(entry.left_as))
     })
 }
 

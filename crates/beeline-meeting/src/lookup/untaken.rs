@@ -41,7 +41,7 @@ impl Untaken {
     pub(super) const NEW: Self = Self { findings: 0, found_ns: 0, until_ns: 0, pause_ns: 0, takes: false };
 
     /// Whether a connection that begins now says no hello. One that does may be the probe: asked once for each.
-    pub(super) fn leaves(&mut self, now_ns: u64) -> bool {
+    pub(super) fn decide_to_leave(&mut self, now_ns: u64) -> bool {
         if self.findings < 2 || now_ns < self.until_ns {
             return self.findings >= 2;
         }
@@ -121,7 +121,7 @@ mod tests {
                     self.untaken.found(said_ns, at_ns);
                     self.in_vain += 1;
                     self.clients[place] = (at_ns + MS, 0);
-                } else if self.untaken.leaves(at_ns) {
+                } else if self.untaken.decide_to_leave(at_ns) {
                     self.clients[place] = (at_ns + MS, 0);
                 } else if takes {
                     self.untaken.taken();
@@ -139,7 +139,7 @@ mod tests {
             let mut late = Clients::new(clients, WAIT_NS);
             late.run(WAIT_NS + 20 * MS, false);
             assert_eq!(late.in_vain, clients as u32);
-            assert!(!late.untaken.leaves(late.now_ns));
+            assert!(!late.untaken.decide_to_leave(late.now_ns));
         }
     }
 
@@ -187,9 +187,11 @@ mod tests {
         for said_ns in [1, 50, 100] {
             untaken.found(said_ns, 200);
         }
-        assert!(!untaken.leaves(300));
+        assert!(!untaken.decide_to_leave(300));
         untaken.found(101, 400);
-        assert!(untaken.leaves(401) && untaken.leaves(400 + 298) && !untaken.leaves(400 + 299));
+        assert!(
+            untaken.decide_to_leave(401) && untaken.decide_to_leave(400 + 298) && !untaken.decide_to_leave(400 + 299)
+        );
     }
 
     #[test]
@@ -198,11 +200,11 @@ mod tests {
         untaken.found(1, 2);
         untaken.found(3, 4);
         let again_ns = 4 + 1;
-        let tried = (0..50).filter(|ms| !untaken.leaves(again_ns + ms * MS)).count();
+        let tried = (0..50).filter(|ms| !untaken.decide_to_leave(again_ns + ms * MS)).count();
         assert_eq!(tried, 1);
         // The probe came to nothing for another reason.
-        assert!(!untaken.leaves(again_ns + PROBE_NS));
+        assert!(!untaken.decide_to_leave(again_ns + PROBE_NS));
         untaken.taken();
-        assert!((0..50).all(|ms| !untaken.leaves(again_ns + PROBE_NS + ms)));
+        assert!((0..50).all(|ms| !untaken.decide_to_leave(again_ns + PROBE_NS + ms)));
     }
 }

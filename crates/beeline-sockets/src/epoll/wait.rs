@@ -278,7 +278,7 @@ impl Call {
         }
         self.departures = self.set.departed.count();
         if self.set.is_the_kernels() {
-            patience.is_the_kernels();
+            patience.count_only_if_open();
         }
         let mask = mask.map_or(core::ptr::null(), core::ptr::from_ref);
         let (epfd, events, max) = (self.epfd, self.events, self.max as i32);

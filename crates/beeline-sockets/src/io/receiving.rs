@@ -367,7 +367,7 @@ fn comes_at_once(desc: &Desc, guard: &RxGuard) -> bool {
     }
     let mode = desc.wait_mode();
     let may_spin = mode.wait() != Wait::Sleep && mode.spin_ns_max() >= MOMENT_NS;
-    if !may_spin || !desc.pace.more.is_worth() || desc.peer_is_near() {
+    if !may_spin || !desc.pace.more.try_now() || desc.peer_is_near() {
         return false;
     }
     let began = ticks();

@@ -200,7 +200,7 @@ fn accept_nonblocking(call: &mut Accepting) -> Result<i32, Errno> {
     }
     let is_doors_turn = listener.turn.fetch_add(1, Relaxed) & 1 == 0;
     let (over_tcp, at_door) = look(fd, listener);
-    has_looked(listener, over_tcp, at_door);
+    note_look(listener, over_tcp, at_door);
     let door_first = at_door && (is_doors_turn || !over_tcp);
     if door_first && let Some(accepted) = from_door(call)? {
         return Ok(accepted);
@@ -223,7 +223,7 @@ fn likely_over_tcp(listener: &Listener) -> bool {
 }
 
 /// All queues were looked at, and these had somebody at once.
-fn has_looked(listener: &Listener, over_tcp: bool, at_door: bool) {
+fn note_look(listener: &Listener, over_tcp: bool, at_door: bool) {
     listener.tcp_run.store(if over_tcp && !at_door { TCP_RUN } else { 0 }, Relaxed);
 }
 
@@ -269,7 +269,7 @@ fn accept_blocking(call: &mut Accepting, pin: &Pin) -> Result<i32, Errno> {
         }
         // The next client is likely to let itself be waited for as well: then the look at TCP's queue would be one
         // more.
-        has_looked(listener, over_tcp && at_once, at_door);
+        note_look(listener, over_tcp && at_once, at_door);
         if !is_still(pin, given, listener) {
             return Err(Errno(libc::EBADF));
         }

@@ -143,7 +143,7 @@ pub(super) fn may_spin(listener: &'static Listener, ns: u64) -> bool {
 }
 
 /// The spin is over.
-pub(super) fn has_spun(listener: &'static Listener) {
+pub(super) fn end_spin(listener: &'static Listener) {
     if let Some(share) = share_of(listener) {
         share.spinning_until_ns.store(0, Relaxed);
     }

@@ -129,7 +129,7 @@ fn spin(desc: &Desc, listener: &'static Listener, patience: &Patience, fds: &mut
         Ok(0) => Look::Nothing,
         asked => Look::Something(asked.is_ok()),
     });
-    accept_lock::has_spun(listener);
+    accept_lock::end_spin(listener);
     desc.spin.set_ns(next_ns as u32);
     stats::count(if came.is_some() { Counter::SpinsPaid } else { Counter::SpinsFailed }, 1);
     came == Some(true)

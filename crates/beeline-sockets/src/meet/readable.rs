@@ -28,7 +28,7 @@ pub fn door_ready(desc: &'static Desc) -> bool {
         true => {
             let spoken = has_spoken(listener);
             if !spoken && listener.tcp_run.load(Relaxed) != 0 && kernel::poll_now(fd, libc::POLLIN) != 0 {
-                watched::is_told(listener);
+                watched::note_told(listener);
                 return true;
             }
             spoken || let_in(desc, listener)
@@ -36,7 +36,7 @@ pub fn door_ready(desc: &'static Desc) -> bool {
         false => may_have_client(listener),
     };
     if ready {
-        watched::is_told(listener);
+        watched::note_told(listener);
         if blocks {
             listener.told.store(1, Relaxed);
         }

@@ -46,8 +46,8 @@ impl Seats {
     }
 
     /// Whether the end of a client that comes now is to be kept when it is closed.
-    pub(super) fn are_promising(&self) -> bool {
-        let promising = self.keeping.is_worth();
+    pub(super) fn begin_keeping(&self) -> bool {
+        let promising = self.keeping.try_now();
         if promising {
             // Until somebody comes back over it.
             self.keeping.note(false);
@@ -81,7 +81,7 @@ pub(super) fn place(listener: &Listener, lane: &PooledLane) {
 }
 
 /// The end is kept: other threads may be waiting. The caller holds the listener's lock.
-pub(super) fn is_kept(listener: &Listener) {
+pub(super) fn note_kept(listener: &Listener) {
     if listener.seats.sitting.load(Relaxed) != 0 {
         listener.lobby.kept().0.sit();
     }
@@ -173,7 +173,7 @@ static AWAITING: Trial<64> = Trial::new();
 /// The client's part: takes the end that was used last, if its server sits there or does so within a moment. It runs,
 /// and whoever sits there already has to be woken up.
 pub(super) fn await_server(route: &Route) -> Option<Offer> {
-    if peers_are_near() || !AWAITING.is_worth() {
+    if peers_are_near() || !AWAITING.try_now() {
         return None;
     }
     let offer = pool::standing_soon(route.destination, |stands| route.over(stands).is_some())?;
@@ -204,14 +204,14 @@ mod tests {
     fn ends_are_kept_while_clients_come_back_over_them_and_tried_now_and_then() {
         let seats = Seats::default();
         for _ in 0..100 {
-            assert!(seats.are_promising());
+            assert!(seats.begin_keeping());
             seats.note_claimed();
         }
-        let tried = (0..640).filter(|_| seats.are_promising()).count();
+        let tried = (0..640).filter(|_| seats.begin_keeping()).count();
         assert!((12..16).contains(&tried), "{tried}");
         // One that succeeds is enough.
-        while !seats.are_promising() {}
+        while !seats.begin_keeping() {}
         seats.note_claimed();
-        assert!((0..Trial::<64>::FAILURES).all(|_| seats.are_promising()) && !seats.are_promising());
+        assert!((0..Trial::<64>::FAILURES).all(|_| seats.begin_keeping()) && !seats.begin_keeping());
     }
 }

@@ -104,7 +104,7 @@ pub(super) fn welcome(listener: &'static Listener, lane: &PooledLane, name: &Con
     lane.stands.set_home(core::ptr::null_mut());
     let offers = lane.memory().flags(End::Client) & flags::STANDS != 0;
     let is_wanted = crate::live(option::standing) != Wanted::Off;
-    let is_home = || !listener.is_shared() || lane.is_ours_alone() && listener.seats.are_promising();
+    let is_home = || !listener.is_shared() || lane.is_ours_alone() && listener.seats.begin_keeping();
     if !offers || lane.holder().is_some() || !is_wanted {
         return;
     }
@@ -193,7 +193,7 @@ pub(super) fn park(lane: &'static PooledLane) -> bool {
     if !lobby::keep(&listener.lobby, lane) {
         return false;
     }
-    seats::is_kept(listener);
+    seats::note_kept(listener);
     let memory = lane.memory();
     memory.set_flags(End::Server, memory.flags(End::Server) | flags::RELEASED);
     true

@@ -56,7 +56,7 @@ pub(super) fn leaves_it(desc: &'static Desc, listener: &'static Listener) -> boo
 }
 
 /// The app is told of a client now: rule 1.
-pub(super) fn is_told(listener: &Listener) {
+pub(super) fn note_told(listener: &Listener) {
     let _ = listener.told_ns.compare_exchange(0, kernel::now_ns().max(1), Relaxed, Relaxed);
 }
 

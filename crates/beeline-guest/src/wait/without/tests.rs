@@ -54,7 +54,7 @@ impl<F> Work for Fake<F> {
 /// Somebody comes by at the moment, and what gets done until the next does is done.
 fn come_by<F: Fn(u64, bool) -> u64>(without: &Without, fake: &Fake<F>, now: u64) -> bool {
     fake.now.set(BEGINNING + now);
-    let is_time = without.is_time(BEGINNING + now, fake);
+    let is_time = without.note_and_ask(BEGINNING + now, fake);
     fake.moved.set(fake.moved.get() + (fake.rate)(now >> WINDOW_BITS, is_time));
     is_time
 }
