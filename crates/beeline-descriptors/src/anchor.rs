@@ -42,7 +42,7 @@ impl Bells for Anchor {
 
     #[inline]
     fn drain_all(&self) -> Result<u32, BellFault> {
-        self.bells().hush()
+        self.bells().drain_all_priced()
     }
 
     fn plug(&self) {

@@ -324,7 +324,7 @@ impl Desc {
     }
 
     /// Looks at a lane that nobody else keeps for the caller. `None` if this is not a lane.
-    pub fn glance<R>(&'static self, look: impl FnOnce() -> R) -> Option<R> {
+    pub fn if_lane<R>(&'static self, look: impl FnOnce() -> R) -> Option<R> {
         let _guard = self.rx_lock.lock();
         self.is_lane().then(look)
     }

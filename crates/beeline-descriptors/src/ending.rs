@@ -13,7 +13,7 @@ use crate::{kernel, stats};
 pub const TELLING: u32 = flags::FIN | flags::CLOSED | flags::RESET | flags::URGENT;
 
 /// Flags of a peer that has shut down both halves.
-pub const DEAF: u32 = flags::FIN | flags::SHUT_RD;
+pub const SHUT_BOTH: u32 = flags::FIN | flags::SHUT_RD;
 
 /// What a blocked or failing operation does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -22,13 +22,13 @@ pub type Adopt = fn(i32) -> bool;
 
 /// How an attempt to begin again has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Begun {
+pub enum Fallback {
     /// The connection goes on over TCP.
-    Anew,
+    OverTcp,
     /// It goes on as it was: somebody has taken the hello, or will, or another thread is at it.
-    Not,
+    Kept,
     /// It is lost.
-    Never,
+    Lost,
 }
 
 /// See the module.
@@ -43,7 +43,7 @@ pub struct Operations {
     pub retire: fn(&'static Desc),
     /// The peer's end is closed, and nobody has taken the hello: the connection begins again over TCP, if it can. No
     /// lock may be held.
-    pub begin_anew: fn(i32, &'static Desc) -> Begun,
+    pub begin_anew: fn(i32, &'static Desc) -> Fallback,
     /// A send looks whether there still is a peer: so may who knows of something that the anchor does not tell. No lock
     /// may be held.
     pub look_below: fn(&'static Desc),
@@ -61,7 +61,7 @@ impl Operations {
         close: |_| {},
         end_lingering: |_| {},
         retire: |_| {},
-        begin_anew: |_, _| Begun::Never,
+        begin_anew: |_, _| Fallback::Lost,
         look_below: |_| {},
         before_watch: |_| {},
         further_fds: |_, _| 0,

@@ -4,7 +4,7 @@
 //!    with fds of its own, so a call that would change the tables is made by the kernel alone there
 //!    ([`is_guest_of_parent`]). To ask for the process id costs a system call, which only processes that
 //!    have ever called `vfork` or `clone` pay.
-//! 2. A process stops to accelerate once, for one reason, and never begins again. What is accelerated already stays so
+//! 2. A process stops accelerating once, for one reason, and never begins again. What is accelerated already stays so
 //!    until somebody demotes it.
 
 pub mod environment;
@@ -196,21 +196,21 @@ pub unsafe fn raw(number: libc::c_long, args: [usize; 6]) -> Outcome {
 static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// Whether the process has started, and goes on with lanes or may come by some.
-pub fn has_started() -> bool {
+pub fn is_active() -> bool {
     STARTED.load(Acquire) && !is_sealed()
 }
 
-/// Why a connection that is made here and now is the kernel's, if the process has stopped to accelerate: it is to be
+/// Why a connection that is made here and now is the kernel's, if the process has stopped accelerating: it is to be
 /// counted. `None` where that must not be done: sealed, where nothing can be asked about it, in a `vfork` child, or
 /// where nothing was to be accelerated.
 #[must_use]
 #[cold]
-pub fn stopped() -> Option<Reason> {
-    if config().accelerate { left_because() } else { None }
+pub fn reason_to_count() -> Option<Reason> {
+    if config().accelerate { reason_left() } else { None }
 }
 
 /// Why the process has left lanes; `None` also where lanes that come cannot be left.
-pub fn left_because() -> Option<Reason> {
+pub fn reason_left() -> Option<Reason> {
     let reason = stopped_because()?;
     (!is_sealed() && !is_guest_of_parent()).then_some(reason)
 }
@@ -236,12 +236,12 @@ pub fn seal() {
 
 /// Whether the process has started, for good or ill.
 #[inline]
-pub fn has_begun() -> bool {
+pub fn has_started() -> bool {
     STARTED.load(Acquire)
 }
 
 /// The process has started.
-pub fn begun() {
+pub fn note_started() {
     STARTED.store(true, Release);
 }
 

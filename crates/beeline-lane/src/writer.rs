@@ -153,7 +153,7 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
             if wake & WAKE_ARMED != 0 {
                 return false;
             }
-            say_when(self.storage, self.end, self.state, tail, echoed);
+            stamp_if_empty(self.storage, self.end, self.state, tail, echoed);
         }
         let next = tail.wrapping_add(length as u32);
         self.reach(next.wrapping_sub(base));
@@ -224,7 +224,7 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
     fn begin(&self, tail: u32, is_empty: bool) {
         self.echo();
         if self.storage.wake(self.end.peer(), Wake::Read) & (WAKE_ARMED | WAKE_ORDER) != 0 {
-            say_when(self.storage, self.end, self.state, tail, is_empty);
+            stamp_if_empty(self.storage, self.end, self.state, tail, is_empty);
         }
     }
 
@@ -486,7 +486,7 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
 /// peer's head says is checked by whoever needs it.
 #[cold]
 #[inline(never)]
-fn say_when<S: Storage>(storage: S, end: End, state: &TxState, tail: u32, known: bool) {
+fn stamp_if_empty<S: Storage>(storage: S, end: End, state: &TxState, tail: u32, known: bool) {
     if known || state.head_seen.load(Relaxed) == tail || storage.head(end.peer()) == tail {
         storage.set_stamp(end);
     }

@@ -101,7 +101,7 @@ impl AnchorBells {
     ///
     /// # Errors
     /// Those of [`AnchorBells::drain`].
-    pub fn hush(self) -> Result<u32, BellFault> {
+    pub fn drain_all_priced(self) -> Result<u32, BellFault> {
         /// What room for all descriptors that may come along costs beside.
         const MORE_NS: u64 = 300;
         wait::priced_without(MORE_NS, || self.drain_all())

@@ -27,7 +27,7 @@ use super::route::new_anchor;
 use super::{greeting, lookup, taking, trust};
 use crate::bells::AnchorBells;
 use crate::kernel::{self, SockAddr};
-use crate::side::look_here;
+use crate::side::force_peer_look;
 use crate::{Errno, calibrate};
 
 pub use pair::pair;
@@ -347,7 +347,7 @@ impl LaneEnd {
             let _ = offer::withdraw(self.memory.offer());
         }
         self.memory.set_flags(self.end, before | what);
-        look_here(&self.memory, self.end);
+        force_peer_look(&self.memory, self.end);
         if what & flags::FIN != 0 && before & flags::FIN == 0 {
             // After the flag: whoever the kernel wakes finds it.
             let _ = kernel::shutdown(self.anchor, libc::SHUT_WR);

@@ -430,7 +430,7 @@ pub fn reset(side: &SideState, errno: i32) {
 }
 
 /// Before the flag of an end: where nothing is left to read before it, it is what comes first.
-pub fn say_when(lane: &LaneMemory, end: End, side: &SideState) {
+pub fn stamp_if_all_read(lane: &LaneMemory, end: End, side: &SideState) {
     if side.tx.tail() == lane.head(end.peer()) {
         lane.set_stamp(end);
     }
@@ -438,7 +438,7 @@ pub fn say_when(lane: &LaneMemory, end: End, side: &SideState) {
 
 /// Arms the read wake word, so that the peer's next send leaves its fast path and looks at this end's flags and at
 /// its anchor.
-pub fn look_here(lane: &LaneMemory, end: End) {
+pub fn force_peer_look(lane: &LaneMemory, end: End) {
     let armed = lane.wake(end, Wake::Read) | WAKE_ARMED;
     // Far from the generations that this end's reader will use: no swap by the peer is meant for one of those.
     lane.set_wake(end, Wake::Read, armed.wrapping_add(1 << 30));

@@ -21,7 +21,7 @@ fn allowed(f: impl FnOnce() -> Outcome) -> Outcome {
 /// The same for calls that make connections, which are counted if the program has left lanes.
 #[inline]
 fn allowed_or_counted(f: impl FnOnce() -> Outcome, counted: impl FnOnce(Reason) -> Outcome) -> Outcome {
-    if life::may_accelerate() { f() } else { process::stopped().map_or(Outcome::Kernel, counted) }
+    if life::may_accelerate() { f() } else { process::reason_to_count().map_or(Outcome::Kernel, counted) }
 }
 
 /// `socket(2)`.
@@ -69,7 +69,7 @@ pub unsafe fn accept4(fd: i32, address: *mut libc::sockaddr, length: *mut u32, f
 /// As for [`accept4`].
 unsafe fn accept(fd: i32, address: *mut libc::sockaddr, length: *mut u32, flags: i32) -> Outcome {
     if !life::allow_lanes() {
-        let Some(reason) = process::stopped() else { return Outcome::Kernel };
+        let Some(reason) = process::reason_to_count() else { return Outcome::Kernel };
         // SAFETY: forwarded from the caller.
         return unsafe { accept_counted(fd, address, length, flags, reason) };
     }

@@ -12,6 +12,7 @@
 //!
 //! The anchor only ever says "gone"; what that means is computed from the fronts (`faults`).
 
+mod alone;
 mod ancillary;
 mod arm;
 mod blocking;
@@ -19,7 +20,6 @@ mod call;
 mod dead;
 mod faults;
 mod flagged;
-mod hush;
 mod low_water;
 mod messages;
 mod peeked;
@@ -41,12 +41,12 @@ mod zerocopy;
 pub(crate) use crate::anchor::Anchor;
 pub(crate) use crate::calibrate::small_send_buffer;
 pub use crate::ending::poison;
-pub(crate) use crate::ending::{DEAF, Next, hear, observe, tell_linger, tells_of_end};
-pub(crate) use crate::side::{look_here, reset};
+pub(crate) use crate::ending::{Next, SHUT_BOTH, hear, observe, tell_linger, tells_of_end};
+pub(crate) use crate::side::{force_peer_look, reset};
+pub(crate) use alone::{Users, is_alone, may_have_bells};
 pub(crate) use arm::{arm_lane, arm_reader, await_end};
 pub(crate) use faults::{fault, kernel_said, pace};
 pub use flagged::{preadv2, pwritev2};
-pub(crate) use hush::{Users, is_alone, may_have_bells};
 pub(crate) use low_water::{count_arrivals, low_water, set_low_water};
 pub use messages::{recvmmsg, recvmsg, sendmmsg, sendmsg};
 pub(crate) use pollers::{Poller, pollers};

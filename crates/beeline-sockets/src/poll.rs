@@ -293,7 +293,7 @@ fn readiness(entry: &pollfd) -> Option<i16> {
             if entry.events & (POLLIN | POLLRDNORM) != 0 {
                 desc.pace.poll();
             }
-            desc.glance(|| io::poll_mask(desc) & (entry.events | ALWAYS))
+            desc.if_lane(|| io::poll_mask(desc) & (entry.events | ALWAYS))
         }
         Kind::Orphan => Some((POLLIN | POLLOUT | POLLERR | POLLHUP) & (entry.events | ALWAYS)),
         Kind::Epoll if epoll::is_ready(desc) => Some((POLLIN | POLLRDNORM) & entry.events),
@@ -313,7 +313,7 @@ fn fill(fds: &[pollfd], shadow: &mut [pollfd], held: Option<&Held<'_>>) -> usize
         match (desc.kind(), held) {
             (Kind::Lane, Some(held)) => {
                 let asked = asked(entry, index, held);
-                match desc.glance(|| anchor_events(desc, asked)).flatten() {
+                match desc.if_lane(|| anchor_events(desc, asked)).flatten() {
                     Some(events) => place.events = events,
                     None => place.fd = -1,
                 }

@@ -25,7 +25,7 @@ use crate::io::{self, Next, Users, is_alone, may_have_bells};
 pub(super) fn drain_bells(set: &Set, fd: i32, desc: &'static Desc) {
     let number = open_fd(fd, desc);
     let Some(_pin) = guards::pin(number, desc) else { return };
-    let hushed = {
+    let drained = {
         // As long as the lane is hot whoever is about to sleep on the set has yet to arm it, under this lock. If
         // another thread has made it cold meanwhile, a bell may be all that tells of it.
         let _set = set.lock.lock();
@@ -36,7 +36,7 @@ pub(super) fn drain_bells(set: &Set, fd: i32, desc: &'static Desc) {
         let Some(guard) = (hot && alone()).then(|| guards::rx_of(number, desc)).flatten() else { return };
         if alone() { guard.reader().drain_bells(&Anchor(number)) } else { Ok(()) }
     };
-    if let Err(failure) = hushed {
+    if let Err(failure) = drained {
         let (Next::Again | Next::Kernel) = io::fault(number, desc, failure, 0);
     }
 }
@@ -45,7 +45,7 @@ pub(super) fn drain_bells(set: &Set, fd: i32, desc: &'static Desc) {
 /// next shot is asked for, which arms it. The set is locked.
 #[cold]
 #[inline(never)]
-pub(super) fn hush_fired(set: &Set, fd: i32, entry: &Entry) {
+pub(super) fn drain_fired(set: &Set, fd: i32, entry: &Entry) {
     if set.exposed.load(Relaxed) {
         return;
     }

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::Armed;
 use libc::epoll_event;
 
-use super::bells::hush_fired;
+use super::bells::drain_fired;
 use super::cool::{cool_behind, cool_entry, cool_for_sleep};
 use super::events::{EPOLLET, EPOLLONESHOT};
 use super::faults::answer_faults;
@@ -366,7 +366,7 @@ impl Call {
     pub(super) fn found_idle(&mut self, fd: i32, entry: &Entry) {
         entry.place.store(0, Relaxed);
         if entry.heat.look_in_vain() > IDLE_LOOKS {
-            entry.heat.find_some();
+            entry.heat.reset_idle_looks();
             cool_entry(self.epfd, self.set, fd, entry, 0);
         }
     }
@@ -374,7 +374,7 @@ impl Call {
     #[inline]
     pub(super) fn report(&mut self, fd: i32, entry: &Entry, desc: &Desc, marks: Option<&Marks>, report: u32) {
         let set = self.set;
-        entry.heat.find_some();
+        entry.heat.reset_idle_looks();
         if entry.call.load(Relaxed) == self.number {
             // A second harvest of one call.
             return;
@@ -389,7 +389,7 @@ impl Call {
             if desc.kind() == Kind::Epoll {
                 pause(self.epfd, fd, entry);
             }
-            hush_fired(set, fd, entry);
+            drain_fired(set, fd, entry);
         }
         if set.hot_last.load(Relaxed) != fd {
             set.make_cold(entry);

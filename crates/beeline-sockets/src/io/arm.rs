@@ -3,7 +3,7 @@
 use beeline_lane::{Armed, Fault, Since, flags};
 use libc::{POLLIN, POLLOUT, POLLPRI, POLLRDNORM, POLLWRNORM};
 
-use super::hush::{Users, hush, is_alone};
+use super::alone::{Users, drain_if_alone, is_alone};
 use super::low_water::low_water;
 use super::readiness::{ALWAYS, poll_mask};
 use crate::anchor::Anchor;
@@ -39,7 +39,7 @@ pub(crate) fn arm_reader(
     users: Option<&Users>,
     sleep: u64,
 ) -> Result<Armed, Fault> {
-    users.map_or(Ok(()), |users| hush(fd, desc, guard, wants_more, users))?;
+    users.map_or(Ok(()), |users| drain_if_alone(fd, desc, guard, wants_more, users))?;
     let sleep = if sleep != 0 && users.is_some_and(|users| is_alone(desc, users)) { sleep } else { 0 };
     guard.arm_for(since, sleep, &Anchor(fd))
 }

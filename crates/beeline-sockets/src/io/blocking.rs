@@ -7,8 +7,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{Armed, Since, flags as lane_flags};
 
+use super::alone::{Users, drain_if_alone};
 use super::faults::{fault, kernel_said, pace};
-use super::hush::{Users, hush};
 use super::readiness::{receive_over, writable_hint};
 use crate::Outcome;
 use crate::anchor::Anchor;
@@ -236,7 +236,7 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
         Ok(guard) => {
             let fd = pin.fd(given);
             let wants_more = matches!(since, Since::Tail(_));
-            (fd, hush(fd, desc, &guard, wants_more, &RECEIVER).and_then(|()| guard.arm(since, &Anchor(fd))))
+            (fd, drain_if_alone(fd, desc, &guard, wants_more, &RECEIVER).and_then(|()| guard.arm(since, &Anchor(fd))))
         }
         Err(Unlocked::Gone) => return Waited::Kernel,
         Err(Unlocked::Busy(_)) => return held_up.waited().restarted(given, desc),

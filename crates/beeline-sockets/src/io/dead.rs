@@ -3,19 +3,19 @@
 use beeline_lane::flags;
 
 use crate::desc::TxGuard;
-use crate::ending::DEAF;
+use crate::ending::SHUT_BOTH;
 use crate::side::reset;
 use crate::side::{SideState, state};
 use crate::{Outcome, kernel};
 
 /// Whether the peer reads no more: TCP takes the first send to it, and is reset for that.
-pub(super) fn is_deaf(guard: &TxGuard) -> bool {
-    guard.side.is(state::PEER_CLOSED) || guard.lane.flags(guard.desc.end().peer()) & DEAF == DEAF
+pub(super) fn peer_reads_no_more(guard: &TxGuard) -> bool {
+    guard.side.is(state::PEER_CLOSED) || guard.lane.flags(guard.desc.end().peer()) & SHUT_BOTH == SHUT_BOTH
 }
 
 /// A send to a peer that reads no more, which takes so many bytes.
 #[cold]
-pub(super) fn sent_to_the_deaf(fd: i32, mut guard: TxGuard, taken: usize) -> Outcome {
+pub(super) fn send_to_closed_reader(fd: i32, mut guard: TxGuard, taken: usize) -> Outcome {
     reset(guard.side, libc::ECONNRESET);
     let end = guard.desc.end();
     let tell = || guard.lane.set_flags(end, guard.lane.flags(end) | flags::RESET);

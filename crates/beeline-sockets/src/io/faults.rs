@@ -6,7 +6,7 @@ use beeline_stats::Poison;
 use crate::desc::Desc;
 use crate::ending::{Next, hear, observe};
 use crate::kernel;
-use crate::operations::Begun;
+use crate::operations::Fallback;
 use crate::side::{reset, state};
 
 /// The anchor reported that the peer's end is closed. `just_sent` bytes of ours were published by the call
@@ -20,11 +20,11 @@ pub(crate) fn gone(fd: i32, desc: &'static Desc, just_sent: u32) -> Next {
     if !side.is(state::TAKEN) && desc.end() == beeline_lane::End::Client && !side.is(state::PEER_CLOSED) {
         // The door died before anybody took the hello: nothing we sent was read.
         match (desc.operations.get().begin_anew)(fd, desc) {
-            Begun::Anew => return Next::Kernel,
-            Begun::Not => return Next::Again,
+            Fallback::OverTcp => return Next::Kernel,
+            Fallback::Kept => return Next::Again,
             // The server has taken it and died before it could say so.
-            Begun::Never if side.is(state::TAKEN) => {}
-            Begun::Never => {
+            Fallback::Lost if side.is(state::TAKEN) => {}
+            Fallback::Lost => {
                 reset(side, libc::ECONNRESET);
                 return Next::Again;
             }

@@ -25,7 +25,7 @@ const PART_BYTES: usize = 4096;
 
 /// Copies unread bytes from `offset` on, as [`beeline_lane::Reader::peek`] does: held ones from the store. Returns how
 /// many.
-pub(super) fn glance(guard: &RxGuard, offset: usize, bytes: &mut [u8]) -> Result<usize, Fault> {
+pub(super) fn copy_unread(guard: &RxGuard, offset: usize, bytes: &mut [u8]) -> Result<usize, Fault> {
     let first = first(guard, offset);
     let found = guard.reader().peek(offset, Sink::from(&mut *bytes))?;
     let held = held_at(guard.side, first).min(found);
@@ -43,7 +43,7 @@ pub(super) fn peek(guard: &RxGuard, offset: usize, mut sink: Sink<'_>) -> Result
     while !sink.is_empty() {
         let room = PART_BYTES.min(sink.len());
         let offset = offset.saturating_add(shown);
-        let found = glance(guard, offset, part.get_mut(..room).unwrap_or_default())?;
+        let found = copy_unread(guard, offset, part.get_mut(..room).unwrap_or_default())?;
         let known = held_at(guard.side, first(guard, offset)).min(found);
         let held = hold(guard, first(guard, offset), part.get(..found).unwrap_or_default(), known);
         sink.split_front(held).fill_from(part.get(..held).unwrap_or_default());

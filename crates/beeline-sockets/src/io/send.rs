@@ -19,7 +19,7 @@ use crate::{Outcome, guards};
 /// A reader that was killed at work, or while it polled, leaves no armed word that would tell. So the kernel is asked
 /// now and then while everything seems well: after so many sends, if that took so many ticks since it was asked last.
 /// Few sends for those who send seldom, and some milliseconds for those who send much.
-const SENDS_PER_GLANCE: u32 = 8;
+const SENDS_PER_LOOK: u32 = 8;
 const LOOK_TICKS: u64 = 12_500_000;
 
 /// `send(2)`, and `write(2)` with `flags` 0.
@@ -214,5 +214,5 @@ pub(super) fn account(desc: &Desc, side: &SideState, bytes: u32) {
 
 #[inline]
 pub(super) fn look_is_due(desc: &Desc, sends: u32) -> bool {
-    sends.is_multiple_of(SENDS_PER_GLANCE) && ticks().wrapping_sub(desc.pace.looked()) > LOOK_TICKS
+    sends.is_multiple_of(SENDS_PER_LOOK) && ticks().wrapping_sub(desc.pace.looked()) > LOOK_TICKS
 }

@@ -8,7 +8,7 @@ use beeline_shm::sys::call;
 
 use super::blocking::{HeldUp, Waited, wait_writable};
 use super::call::left;
-use super::dead::{broken, is_deaf, sent_to_the_deaf};
+use super::dead::{broken, peer_reads_no_more, send_to_closed_reader};
 use super::faults::{fault, kernel_said};
 use super::quiet::{Parts, Quiet};
 use super::readiness::writable_hint;
@@ -127,8 +127,8 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
             return Break(broken(side, self.parts.sent, self.flags));
         }
         let total = self.parts.total;
-        if total != 0 && is_deaf(&guard) {
-            return Break(sent_to_the_deaf(fd, guard, self.parts.sent.max(total.min(LOST_MAX))));
+        if total != 0 && peer_reads_no_more(&guard) {
+            return Break(send_to_closed_reader(fd, guard, self.parts.sent.max(total.min(LOST_MAX))));
         }
         let (before, tail) = (self.parts.sent, side.tx.tail());
         let shares = guard.shares();

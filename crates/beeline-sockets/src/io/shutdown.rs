@@ -6,7 +6,7 @@ use beeline_lane::{Bells, flags};
 
 use crate::anchor::Anchor;
 use crate::ending::observe;
-use crate::side::{clear_stands, look_here, say_when, state};
+use crate::side::{clear_stands, force_peer_look, stamp_if_all_read, state};
 use crate::{Outcome, guards, kernel};
 
 /// `shutdown(2)` of a lane.
@@ -29,13 +29,13 @@ pub(crate) fn shutdown(fd: i32, how: i32) -> Outcome {
     clear_stands(&guard.lane, end);
     if how != libc::SHUT_WR && side.mark(state::SHUT_RD) != 0 {
         guard.lane.set_flags(end, guard.lane.flags(end) | flags::SHUT_RD);
-        look_here(&guard.lane, end);
+        force_peer_look(&guard.lane, end);
     }
     let ends_sending = how != libc::SHUT_RD && side.mark(state::SHUT_WR) != 0;
     if ends_sending {
-        say_when(&guard.lane, end, side);
+        stamp_if_all_read(&guard.lane, end, side);
         guard.lane.set_flags(end, guard.lane.flags(end) | flags::FIN);
-        look_here(&guard.lane, end);
+        force_peer_look(&guard.lane, end);
     }
     // What follows is system calls on the number, which nobody in this process can close meanwhile.
     guard.let_others_in();

@@ -306,7 +306,7 @@ fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<u
             return if moved != 0 { Ok(moved) } else { at_urgent_byte(desc, side) };
         }
         let want = PART_BYTES.min(count - moved);
-        let found = match peeked::glance(&guard, 0, &mut buffer[..want]) {
+        let found = match peeked::copy_unread(&guard, 0, &mut buffer[..want]) {
             Ok(found) => found,
             Err(failure) => {
                 drop(guard);
@@ -386,7 +386,7 @@ fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool) -> Result
         let side = guard.side;
         observe(desc, side);
         let broken = side.is(state::RESET | state::SHUT_WR) || side.error.load(Relaxed) != 0;
-        if broken || dead::is_deaf(&guard) {
+        if broken || dead::peer_reads_no_more(&guard) {
             // Nothing is taken out of the pipe for an error; a peer that reads no more takes one part.
             drop(guard);
             let part = match if broken { Ok(0) } else { take(&mut end, &mut buffer, count - moved) } {

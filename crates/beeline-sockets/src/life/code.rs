@@ -70,7 +70,7 @@ pub fn allow_lanes() -> bool {
 /// Lanes came from elsewhere, to a program that makes some itself or to one that does not: they are given up if the
 /// process may have none.
 pub(crate) fn settle_lanes() {
-    if let Some(reason) = process::left_because() {
+    if let Some(reason) = process::reason_left() {
         leave(reason);
     } else if !process::has_stopped() && !is_clean() {
         search();
@@ -85,7 +85,7 @@ pub(super) fn look_at_program() {
         is_go = program.notes().any(is_by_go);
         ControlFlow::Break(())
     });
-    if is_go && !allow_lanes() && process::left_because().is_some() {
+    if is_go && !allow_lanes() && process::reason_left().is_some() {
         crate::stats::appear();
     }
 }

@@ -37,7 +37,7 @@ pub use hide::hide;
 use super::image::Image;
 use crate::lock::exists;
 use crate::process::environment::{OPTIONS, PRELOAD, entries, entry, is_kept, last_part, options_variable, strings};
-use crate::process::{config, has_started};
+use crate::process::{config, is_active};
 use crate::thread;
 
 /// Threads that can put environments together at one time without losing the memory.
@@ -117,7 +117,7 @@ pub(super) fn is_there() -> bool {
     if entry.len() >= path.len() {
         return false;
     }
-    if !entry.contains(&b'/') || entry.contains(&b'$') || !has_started() {
+    if !entry.contains(&b'/') || entry.contains(&b'$') || !is_active() {
         return true;
     }
     path.iter_mut().zip(entry).for_each(|(place, byte)| *place = *byte);

@@ -155,7 +155,7 @@ fn each_part(desc: &Desc, mut f: impl FnMut(i32)) {
 /// Before `execve` and its relatives.
 pub fn before_exec(image: Image) -> Loan {
     let mut loan = Loan::new(is_guest_of_parent());
-    if !process::has_started() {
+    if !process::is_active() {
         return loan;
     }
     pass_listeners_on();
@@ -200,7 +200,7 @@ fn pass_listeners_on() {
 
 /// `execve` has failed.
 pub fn exec_failed(loan: &Loan) {
-    if process::has_started() && !loan.to_another {
+    if process::is_active() && !loan.to_another {
         stats::strange_program_failed();
     }
     if loan.count == 0 {
@@ -217,7 +217,7 @@ pub fn exec_failed(loan: &Loan) {
 /// Before a process is spawned by libc. What becomes of descriptors in between, libc alone knows.
 pub fn before_spawn(image: Image) -> Loan {
     let mut loan = Loan::new(true);
-    if !process::has_started() || is_guest_of_parent() {
+    if !process::is_active() || is_guest_of_parent() {
         return loan;
     }
     meet::before_fork();
@@ -237,7 +237,7 @@ pub fn before_spawn(image: Image) -> Loan {
 
 /// After it.
 pub fn after_spawn(loan: &Loan, spawned: bool) {
-    if !process::has_started() || is_guest_of_parent() {
+    if !process::is_active() || is_guest_of_parent() {
         return;
     }
     let _changing = changing();

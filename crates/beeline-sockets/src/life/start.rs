@@ -11,7 +11,7 @@ static STARTING: Lock = Lock::new();
 
 /// Prepares the process: options, fork handlers, anchors inherited over `exec`. Later calls do nothing.
 pub fn start() {
-    if !process::has_begun() {
+    if !process::has_started() {
         start_now();
     }
 }
@@ -20,7 +20,7 @@ pub fn start() {
 fn start_now() {
     {
         let _guard = STARTING.lock();
-        if process::has_begun() {
+        if process::has_started() {
             return;
         }
         process::become_owner();
@@ -28,7 +28,7 @@ fn start_now() {
         if !sandbox::begin() {
             adopt::inherited();
         }
-        process::begun();
+        process::note_started();
     }
     if process::is_sealed() {
         return;
@@ -53,7 +53,7 @@ fn start_now() {
 /// Looks at a program that is about to be executed or spawned.
 #[must_use]
 pub fn look(program: Program<'_>) -> Image {
-    if !process::has_started() {
+    if !process::is_active() {
         return Image::Takes;
     }
     match image::inspect(program, process::environment::variable(b"PATH=")) {

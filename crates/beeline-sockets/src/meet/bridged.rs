@@ -60,7 +60,7 @@ pub(super) fn attempt(ours: Connecting, route: &Route, nonblocking: bool) -> Res
     // Its number is closed before the change ends: no fork that waits for that copies it.
     let anchor = anchor;
     if !ours.still() || !process::accelerates() {
-        return give_up(&anchor, offered, process::stopped().unwrap_or(Reason::Internal));
+        return give_up(&anchor, offered, process::reason_to_count().unwrap_or(Reason::Internal));
     }
     if desc.born.load(Relaxed) != crate::forks() {
         return give_up(&anchor, offered, Reason::SharedBeforeConnect);

@@ -63,7 +63,7 @@ pub(crate) unsafe fn connect(
         return Outcome::Kernel;
     };
     if !process::accelerates() {
-        return process::stopped().map_or(Outcome::Kernel, |reason| settle(desc, reason));
+        return process::reason_to_count().map_or(Outcome::Kernel, |reason| settle(desc, reason));
     }
     let ours = match claim(fd, desc) {
         Claim::Ours(ours) => ours,
@@ -219,7 +219,7 @@ fn admit(ours: Connecting, allow_lanes: fn() -> bool) -> Result<bool, Reason> {
         return Err(Reason::AsyncIo);
     }
     if !allow_lanes() {
-        return Err(process::stopped().unwrap_or(Reason::Internal));
+        return Err(process::reason_to_count().unwrap_or(Reason::Internal));
     }
     Ok(mode & libc::O_NONBLOCK != 0)
 }

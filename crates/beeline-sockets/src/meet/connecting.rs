@@ -62,7 +62,7 @@ impl Connecting {
     /// as it is known.
     pub(super) fn hindrance(&self, ticket: Ticket, given: i32) -> Option<Reason> {
         if !self.note(ticket) || !process::accelerates() {
-            return Some(process::stopped().unwrap_or(Reason::Internal));
+            return Some(process::reason_to_count().unwrap_or(Reason::Internal));
         }
         // A fork that is not counted now waits for us, and copies the finished connection.
         if self.desc.born.load(Relaxed) != crate::forks() {

@@ -19,7 +19,7 @@ use crate::desc::{Desc, Draft};
 use crate::ending::observe;
 use crate::linger::end_lingering;
 use crate::operations::Operations;
-use crate::side::{MAGIC, SideState, TCP_INQ, clear_stands, look_here, mark_linger, say_when, state};
+use crate::side::{MAGIC, SideState, TCP_INQ, clear_stands, force_peer_look, mark_linger, stamp_if_all_read, state};
 use crate::wait::fresh::{self, Origin};
 use crate::{follow, hidden, io, kernel, process, table};
 
@@ -99,7 +99,7 @@ fn release_memfds() -> bool {
     let mut any = false;
     table::for_each(|_, desc| {
         // Meanwhile it stays in use: an idle lane, or the next connection's, needs its own.
-        let _ = desc.glance(|| {
+        let _ = desc.if_lane(|| {
             if let Some(lane) = desc.pooled() {
                 any |= lane.memfd().is_some();
                 lane.close_memfd();
@@ -248,9 +248,9 @@ fn end_for_all(desc: &'static Desc, lane: &LaneMemory, side: &SideState) {
     let last = if resets { flags::RESET } else { flags::FIN };
     let stands = !unread && !resets && standing::may_stand(desc, lane, side);
     let ours = if stands { lane.flags(end) } else { lane.flags(end) & !flags::STANDS };
-    say_when(lane, end, side);
+    stamp_if_all_read(lane, end, side);
     lane.set_flags(end, ours | flags::CLOSED | last);
-    look_here(lane, end);
+    force_peer_look(lane, end);
     if stands && !standing::keep(desc, lane, side) {
         clear_stands(lane, end);
     }

@@ -36,7 +36,7 @@ mod numbers;
 use super::{lookup, offers, pool};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
-use crate::operations::Begun;
+use crate::operations::Fallback;
 use crate::side::{BEING_STORED, SideState, option_of, state};
 use crate::wait;
 use crate::{Errno, Outcome, changing, epoll, guards, io, slots, stats, table, watchers};
@@ -54,14 +54,14 @@ const TCP_SYN_SENT: u8 = 2;
 /// Takes the connection over to TCP, whose door has died.
 ///
 /// No lock may be held.
-pub fn late_fallback(fd: i32, desc: &'static Desc) -> Begun {
+pub fn late_fallback(fd: i32, desc: &'static Desc) -> Fallback {
     begin_again(fd, desc, Reason::DoorDied)
 }
 
 /// Takes a connection over to TCP whose hello nobody has taken in time. No lock may be held.
-pub(super) fn withdraw(fd: i32, desc: &'static Desc) -> Begun {
+pub(super) fn withdraw(fd: i32, desc: &'static Desc) -> Fallback {
     let begun = begin_again(fd, desc, Reason::HelloNotTaken);
-    if begun == Begun::Never && desc.is_lane() {
+    if begun == Fallback::Lost && desc.is_lane() {
         io::reset(desc.side(), libc::ECONNRESET);
         watchers::notify(fd, desc);
     }
@@ -111,29 +111,29 @@ fn may_begin_again(desc: &'static Desc) -> bool {
     untouched && side.holders.load(Relaxed) <= 1 && !side.is(state::RESET | state::TAKEN)
 }
 
-fn begin_again(fd: i32, desc: &'static Desc, reason: Reason) -> Begun {
+fn begin_again(fd: i32, desc: &'static Desc, reason: Reason) -> Fallback {
     unsafe extern "C" fn left(desc: *mut c_void) {
         // SAFETY: the description below, an object of a slab.
         unsafe { &*desc.cast::<Desc>() }.leaving.store(false, Release);
     }
     if desc.leaving.swap(true, AcqRel) {
         kernel::sleep_ms();
-        return Begun::Not;
+        return Fallback::Kept;
     }
     let met = desc.is_lane() && desc.side().is(state::MET);
     let begun = crate::cancel::undoing(left, desc, || begin_alone(fd, desc, reason));
     desc.leaving.store(false, Release);
-    if begun == Begun::Anew {
+    if begun == Fallback::OverTcp {
         stats::count(Counter::LateFallbacks, 1);
         stats::fell_back(Role::Client, if met { Reason::AgentNotTaken } else { reason });
     }
     begun
 }
 
-fn begin_alone(fd: i32, desc: &'static Desc, reason: Reason) -> Begun {
+fn begin_alone(fd: i32, desc: &'static Desc, reason: Reason) -> Fallback {
     let stands = reason == Reason::HelloNotTaken;
     // While the door stands nothing is lost by staying: somebody may have taken the hello just now.
-    let stays = if stands { Begun::Not } else { Begun::Never };
+    let stays = if stands { Fallback::Kept } else { Fallback::Lost };
     if !may_begin_again(desc) {
         return stays;
     }
@@ -160,9 +160,9 @@ fn begin_alone(fd: i32, desc: &'static Desc, reason: Reason) -> Begun {
         Ok(tcp) => tcp,
         Err(Errno(libc::ETIMEDOUT)) if stands => {
             offer::offer_again(lane.offer());
-            return Begun::Not;
+            return Fallback::Kept;
         }
-        Err(_) => return Begun::Never,
+        Err(_) => return Fallback::Lost,
     };
     // Until all is handed over: a server that has read a part must not take it for the whole, even if we are killed.
     set_linger(tcp.fd, Some(0));
@@ -175,7 +175,7 @@ fn begin_alone(fd: i32, desc: &'static Desc, reason: Reason) -> Begun {
     if done && stands {
         lookup::note_untaken(remote, desc.offered_ns.load(Relaxed));
     }
-    if done { Begun::Anew } else { Begun::Never }
+    if done { Fallback::OverTcp } else { Fallback::Lost }
 }
 
 /// A TCP socket for a while: one of our own, or the one below the lane, which stays there.

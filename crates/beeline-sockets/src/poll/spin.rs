@@ -25,7 +25,7 @@ pub(super) fn spin(fds: &mut [pollfd], shadow: &mut [pollfd], patience: &mut Pat
 pub(super) fn slept(fds: &[pollfd], patience: &Patience, rung: bool) {
     if let Some(best) = best(fds) {
         // One that is a lane no more has nothing to learn.
-        let _ = best.glance(|| best.slept(patience, Woken::TimedOut));
+        let _ = best.if_lane(|| best.slept(patience, Woken::TimedOut));
     } else if let Some(listener) = listener(fds).filter(|_| !peers_are_near()) {
         listener.budget().slept(patience, rung);
     }
@@ -54,7 +54,7 @@ fn listener(fds: &[pollfd]) -> Option<&'static Desc> {
 
 fn spin_on_lanes(best: &'static Desc, fds: &[pollfd], patience: &mut Patience) -> Spun {
     let budget = best.budget_anew();
-    if best.glance(|| best.peer_is_near()) != Some(false) {
+    if best.if_lane(|| best.peer_is_near()) != Some(false) {
         budget.give_way(patience);
         return Spun::Nothing;
     }
@@ -62,7 +62,7 @@ fn spin_on_lanes(best: &'static Desc, fds: &[pollfd], patience: &mut Patience) -
         let ready = |entry: &pollfd, desc: &'static Desc| io::poll_mask(desc) & (entry.events | ALWAYS) != 0;
         // A lane that is none any more is news, too.
         let mut lanes = fds.iter().filter_map(|entry| Some((entry, lane(entry)?)));
-        let found = lanes.find(|(entry, desc)| desc.glance(|| ready(entry, desc)) != Some(false));
+        let found = lanes.find(|(entry, desc)| desc.if_lane(|| ready(entry, desc)) != Some(false));
         found.is_some_and(|(_, desc)| {
             desc.pace.hear(ticks());
             true

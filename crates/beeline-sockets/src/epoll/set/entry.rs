@@ -68,6 +68,6 @@ impl Entry {
             desc.pace.hand_out(events & (EPOLLIN | EPOLLRDNORM) == 0);
         }
         self.seen.refresh();
-        self.heat.find_some();
+        self.heat.reset_idle_looks();
     }
 }

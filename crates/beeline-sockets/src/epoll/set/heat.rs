@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`Set::make_hot`] | whoever learns that there may be something to report; at the end of the list |
 //! | [`Set::make_cold`] | who has armed it, or removes it |
-//! | [`Heat::look_in_vain`], [`Heat::find_some`] | a wait that looks at it |
+//! | [`Heat::look_in_vain`], [`Heat::reset_idle_looks`] | a wait that looks at it |
 //!
 //! All of them under the set's lock.
 
@@ -49,7 +49,7 @@ impl Heat {
     }
 
     /// A look has found something, or nothing is known of looks any more.
-    pub fn find_some(&self) {
+    pub fn reset_idle_looks(&self) {
         self.idle_looks.store(0, Relaxed);
     }
 }
@@ -57,7 +57,7 @@ impl Heat {
 impl Set {
     /// Puts an entry at the end of the hot list.
     pub fn make_hot(&self, fd: i32, entry: &Entry) {
-        entry.heat.find_some();
+        entry.heat.reset_idle_looks();
         if entry.heat.is_hot() {
             return;
         }

@@ -30,7 +30,7 @@ use beeline_shm::sys::{SysResult, call};
 
 use super::gate::Attendance;
 use crate::bells::AnchorBells;
-use crate::io::DEAF;
+use crate::io::SHUT_BOTH;
 use crate::side::{SideState, state};
 use crate::{Errno, kernel};
 
@@ -311,9 +311,9 @@ impl Pump {
                 return moved;
             }
             let Ok((free, position)) = self.writer().room() else { return Moved::Reset };
-            let deaf = self.peer_is_deaf();
+            let no_reader = self.peer_reads_no_more();
             let mut nowhere = 0u8;
-            let to = match deaf {
+            let to = match no_reader {
                 true => [(&raw mut nowhere, 1), (core::ptr::null_mut(), 0)],
                 false if free == 0 => return moved,
                 false if self.at_mark() => match self.move_urgent_inward() {
@@ -335,7 +335,7 @@ impl Pump {
                     return Moved::Some;
                 }
                 // The peer reads no more, and TCP answers such bytes by a reset.
-                Ok(_) if deaf => return Moved::Reset,
+                Ok(_) if no_reader => return Moved::Reset,
                 Ok(count) => match self.writer().publish(count as u32, &self.bells()) {
                     Ok(()) => moved = Moved::Some,
                     // It may read what was announced before its bell is rung, and close.
@@ -363,16 +363,16 @@ impl Pump {
     }
 
     /// Whether the peer takes no bytes any more: it has closed, or shut down both halves.
-    fn peer_is_deaf(&self) -> bool {
+    fn peer_reads_no_more(&self) -> bool {
         let said = self.peer_flags();
-        self.peer_gone || said & flags::CLOSED != 0 || said & DEAF == DEAF
+        self.peer_gone || said & flags::CLOSED != 0 || said & SHUT_BOTH == SHUT_BOTH
     }
 
     /// Sets flags of this end, so that the peer's next send looks at them.
     fn say(&self, said: u32) {
         let (lane, end) = (&self.plan.lane, self.plan.end);
         lane.set_flags(end, lane.flags(end) | said);
-        crate::io::look_here(lane, end);
+        crate::io::force_peer_look(lane, end);
     }
 
     /// Ends both directions for both.
@@ -405,7 +405,7 @@ impl Bells for SomeBells {
         // The tables, which tell others whether the peer is gone, are not here.
         self.anchor().ring_unless(|| {
             let revents = kernel::poll_now(self.plan.anchor, 0);
-            let shut = self.plan.lane.flags(self.plan.end.peer()) & DEAF == DEAF;
+            let shut = self.plan.lane.flags(self.plan.end.peer()) & SHUT_BOTH == SHUT_BOTH;
             revents & libc::POLLERR != 0 || revents & libc::POLLHUP != 0 && !shut
         })
     }

@@ -337,7 +337,7 @@ impl Offered {
     /// meanwhile, which the side has then. The caller holds `changing::changing`.
     fn may_replace(&self, ours: Connecting, twin: &Passing) -> Result<(), Reason> {
         if !ours.still() || !process::accelerates() {
-            return Err(process::stopped().unwrap_or(Reason::Internal));
+            return Err(process::reason_to_count().unwrap_or(Reason::Internal));
         }
         if ours.desc.born.load(Relaxed) != crate::forks() || self.anchor.fd().is_none() {
             return Err(Reason::SharedBeforeConnect);

@@ -45,7 +45,13 @@ pub(crate) fn may_have_bells(desc: &Desc) -> bool {
 /// # Errors
 /// A fault of the peer.
 #[inline]
-pub(crate) fn hush(fd: i32, desc: &Desc, guard: &RxGuard, wants_more: bool, users: &Users) -> Result<(), Fault> {
+pub(crate) fn drain_if_alone(
+    fd: i32,
+    desc: &Desc,
+    guard: &RxGuard,
+    wants_more: bool,
+    users: &Users,
+) -> Result<(), Fault> {
     match may_have_bells(desc) && (wants_more || !guard.reader().has_news()) && is_alone(desc, users) {
         true => guard.reader().drain_bells(&Anchor(fd)),
         false => Ok(()),
