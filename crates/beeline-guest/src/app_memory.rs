@@ -24,11 +24,17 @@ const PAGE: usize = 4096;
 static READABLE: [AtomicUsize; 1 << PLACE_BITS] = [const { AtomicUsize::new(0) }; 1 << PLACE_BITS];
 const PLACE_BITS: u32 = 11;
 
+/// Whether nothing can be at an address, as it is in the first page.
+#[must_use]
+pub const fn in_first_page(address: usize) -> bool {
+    address < PAGE
+}
+
 /// Whether the kernel would answer `EFAULT` for `length` bytes at `address`, as far as that can be seen.
 #[inline]
 pub fn bogus(address: usize, length: usize) -> bool {
     length != 0
-        && (address < PAGE
+        && (in_first_page(address)
             || address > isize::MAX as usize - length.min(isize::MAX as usize)
             || address.is_multiple_of(PAGE) && length < PAGE && !is_readable(address))
 }

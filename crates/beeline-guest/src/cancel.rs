@@ -61,11 +61,30 @@ fn set_type(kind: c_int) -> c_int {
     old
 }
 
+/// What is to be done if a call does not come back.
+struct Undo<'a, T> {
+    undo: fn(&'a T),
+    argument: &'a T,
+}
+
+impl<'a, T> Undo<'a, T> {
+    /// # Safety
+    /// `this` must point to one of these, which is live.
+    unsafe extern "C" fn run(this: *mut c_void) {
+        // SAFETY: the caller guarantees it.
+        let this = unsafe { &*this.cast::<Undo<'a, T>>() };
+        (this.undo)(this.argument);
+    }
+}
+
 /// Runs `body`; if the thread is cancelled in it, or jumps out of it, `undo` is called with `argument`.
-pub fn undoing<T, R>(undo: unsafe extern "C" fn(*mut c_void), argument: &T, body: impl FnOnce() -> R) -> R {
+pub fn undoing<'a, T, R>(argument: &'a T, undo: fn(&'a T), body: impl FnOnce() -> R) -> R {
+    let undo = Undo { undo, argument };
+    let place = (&raw const undo).cast_mut().cast();
     let mut buffer = MaybeUninit::<Buffer>::uninit();
-    // SAFETY: the buffer stays where it is until it is popped, or until libc has unwound this frame and run `undo`.
-    unsafe { _pthread_cleanup_push(buffer.as_mut_ptr(), undo, core::ptr::from_ref(argument).cast_mut().cast()) };
+    // SAFETY: buffer and `undo` stay where they are until the first is popped, or until libc has unwound this frame and
+    // run it.
+    unsafe { _pthread_cleanup_push(buffer.as_mut_ptr(), Undo::<'a, T>::run, place) };
     let result = body();
     // SAFETY: pushed above, and all that was pushed later is popped.
     unsafe { _pthread_cleanup_pop(buffer.as_mut_ptr(), 0) };

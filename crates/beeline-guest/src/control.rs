@@ -6,6 +6,8 @@
 
 use core::mem::MaybeUninit;
 
+use crate::app_memory::in_first_page;
+
 /// `SCM_MAX_FD`: the most descriptors the kernel lets travel with one message.
 pub const RIGHTS_MAX: usize = 253;
 
@@ -150,7 +152,7 @@ pub unsafe fn each_of_app(
     mut f: impl FnMut(&libc::cmsghdr, *const u8, usize),
 ) -> Option<usize> {
     let (base, room) = (message.msg_control.cast::<u8>().cast_const(), message.msg_controllen);
-    if is_page_zero(base as usize) {
+    if in_first_page(base as usize) {
         return Some(0);
     }
     // The kernel takes no more (`ENOBUFS`), and nothing below can overflow.
@@ -170,11 +172,6 @@ pub unsafe fn each_of_app(
         at += align(header.cmsg_len);
     }
     Some(at)
-}
-
-/// Whether nothing can be at an address, as it is in the first page.
-const fn is_page_zero(address: usize) -> bool {
-    address < 4096
 }
 
 /// The one descriptor that came, if it is one and nothing came with it.

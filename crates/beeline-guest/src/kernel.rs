@@ -336,20 +336,30 @@ pub fn ioctl_int(fd: i32, request: u64, value: &mut i32) -> SysResult {
 /// `ppoll(2)`; `timeout` null means for ever; `mask` null keeps the mask.
 ///
 /// # Safety
-/// `timeout` and `mask` must be null or valid; `mask` points to a kernel signal set of 8 bytes.
-pub unsafe fn ppoll(fds: &mut [libc::pollfd], timeout: *const libc::timespec, mask: *const u64) -> SysResult {
-    // The kernel writes the remaining time back into `timeout`; the copies callers pass are theirs to lose.
+/// `timeout` and `mask` must be null or valid; the kernel writes what remains of the time into `timeout`, and `mask`
+/// points to a kernel signal set of 8 bytes.
+pub unsafe fn ppoll(fds: &mut [libc::pollfd], timeout: *mut libc::timespec, mask: *const u64) -> SysResult {
     let args = [fds.as_mut_ptr() as usize, fds.len(), timeout as usize, mask as usize, 8, 0];
     // SAFETY: the slice is live; the caller guarantees the rest.
     unsafe { call(libc::SYS_ppoll, args) }
 }
 
+/// `ppoll(2)` that does not wait.
+///
+/// # Errors
+/// Those of ppoll(2).
+pub fn poll_at_once(fds: &mut [libc::pollfd]) -> SysResult {
+    let mut zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a live timeout, no mask.
+    unsafe { ppoll(fds, &raw mut zero, core::ptr::null()) }
+}
+
 /// What the kernel reports for one fd right now (poll(2) with no wait); 0 on error.
 pub fn poll_now(fd: i32, events: i16) -> i16 {
     let mut fds = [libc::pollfd { fd, events, revents: 0 }];
-    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a live timeout, no mask.
-    match unsafe { await_any(&mut fds, &raw const zero, core::ptr::null()) } {
+    match unsafe { await_any(&mut fds, &raw mut zero, core::ptr::null()) } {
         Ok(_) => fds[0].revents,
         Err(_) => 0,
     }
@@ -381,9 +391,9 @@ pub fn sleep_ms() {
 
 /// Sleeps for less than a second, or until a signal comes.
 pub fn sleep_ns(tv_nsec: i64) {
-    let timeout = libc::timespec { tv_sec: 0, tv_nsec };
+    let mut timeout = libc::timespec { tv_sec: 0, tv_nsec };
     // SAFETY: a live timeout, no mask.
-    let _ = unsafe { ppoll(&mut [], &raw const timeout, core::ptr::null()) };
+    let _ = unsafe { ppoll(&mut [], &raw mut timeout, core::ptr::null()) };
 }
 
 /// `epoll_create1(2)`, close-on-exec.
@@ -424,7 +434,7 @@ pub unsafe fn epoll_sleep(
     set: i32,
     events: *mut libc::epoll_event,
     count: i32,
-    timeout: *const libc::timespec,
+    timeout: *mut libc::timespec,
     mask: *const u64,
 ) -> SysResult {
     static IS_REFUSED: AtomicBool = AtomicBool::new(false);

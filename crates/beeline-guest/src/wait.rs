@@ -306,7 +306,7 @@ pub fn spares_cpus() -> bool {
 /// A call that does not wait, with nothing to report, still lets in signals that its mask admits: `EINTR` if one was
 /// handled.
 pub fn let_signals_in(mask: &u64) -> Result<(), Errno> {
-    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut zero = timespec(0);
     // SAFETY: a live timeout and mask.
-    unsafe { kernel::ppoll(&mut [], &raw const zero, mask) }.map(|_| ())
+    unsafe { kernel::ppoll(&mut [], &raw mut zero, mask) }.map(|_| ())
 }

@@ -30,6 +30,7 @@ use beeline_descriptors::{
     anchor, bulk, close, ending, follow, guards, linger, operations, orphan, reclaim, slots, turns, watchers,
 };
 pub use beeline_descriptors::{desc, table};
+pub use beeline_guest::app_memory::in_first_page;
 pub use beeline_guest::{Errno, Outcome, config, forks, live};
 use beeline_guest::{app_memory, control, fd_cell, proc, reason_cell, upkeep};
 pub use beeline_guest::{cancel, changing, hidden, kernel, limits, lock, process, signals, slab, stats, thread, wait};

@@ -17,6 +17,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_shm::sys::call;
 use beeline_stats::Reason;
 
+use crate::app_memory::in_first_page;
 use crate::desc::{Desc, Kind};
 use crate::side::{OptionValue, SideState, store_option};
 use crate::{Errno, Outcome, follow, hidden, kernel, meet, process};
@@ -187,7 +188,7 @@ unsafe fn set_on_lane(desc: &'static Desc, level: i32, name: i32, value: *const 
             if (length as i32) < 4 {
                 return Outcome::fail(libc::EINVAL);
             }
-            if (value as usize) < 4096 {
+            if in_first_page(value as usize) {
                 return Outcome::fail(libc::EFAULT);
             }
             // SAFETY: forwarded; at least four bytes.
@@ -291,7 +292,7 @@ unsafe fn timeout_from(value: *const u8, length: u32) -> Result<u64, Errno> {
     if (length as usize) < size_of::<libc::timeval>() {
         return Err(Errno(libc::EINVAL));
     }
-    if (value as usize) < 4096 {
+    if in_first_page(value as usize) {
         return Err(Errno(libc::EFAULT));
     }
     // SAFETY: readable for at least a timeval.

@@ -227,12 +227,8 @@ fn ask_after_peers(fds: &[pollfd], shadow: &mut [pollfd]) -> bool {
             due = true;
         }
     }
-    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let asked = shadow.get_mut(..fds.len()).filter(|_| due);
-    // SAFETY: a live timeout, no mask.
-    let Some(Ok(1..)) = asked.map(|asked| unsafe { kernel::ppoll(asked, &raw const zero, core::ptr::null()) }) else {
-        return false;
-    };
+    let Some(Ok(1..)) = asked.map(kernel::poll_at_once) else { return false };
     let mut heard = false;
     for (entry, _) in fds.iter().zip(&*shadow).filter(|(_, place)| place.revents != 0) {
         let Some(desc) = table::get(entry.fd).filter(|desc| desc.is_lane()) else { continue };
@@ -259,9 +255,7 @@ fn look(fds: &mut [pollfd], shadow: &mut [pollfd]) -> Result<isize, Errno> {
     }
     if foreign {
         let used = fill(fds, shadow, None);
-        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: a live timeout, no mask.
-        unsafe { kernel::ppoll(&mut shadow[..used], &raw const zero, core::ptr::null()) }?;
+        kernel::poll_at_once(&mut shadow[..used])?;
         merge(fds, shadow);
     }
     let ready = count_ready(fds);

@@ -78,7 +78,7 @@ impl Desc {
     /// # Errors
     /// [`Unlocked`].
     #[inline]
-    pub fn try_tx(&'static self) -> Result<TxGuard, Unlocked> {
+    fn try_tx(&'static self) -> Result<TxGuard, Unlocked> {
         let outer = self.tx_lock.lock();
         if !self.is_lane() {
             return Err(Unlocked::Gone);

@@ -26,9 +26,7 @@ impl Pin {
     /// Runs `wait`, a spin or a sleep; a thread that is cancelled in it, or jumps out, gives the pin back. Nests: a
     /// call that has to be done as a whole is one wait from its beginning to its end.
     pub fn while_waiting<R>(&self, wait: impl FnOnce() -> R) -> R {
-        unsafe extern "C" fn undo(desc: *mut core::ffi::c_void) {
-            // SAFETY: the description below, an object of a slab.
-            let desc: &'static Desc = unsafe { &*desc.cast() };
+        fn undo(desc: &'static Desc) {
             desc.keepers.end_wait();
             unpin(desc);
         }
@@ -36,7 +34,7 @@ impl Pin {
             return wait();
         }
         self.desc.keepers.begin_wait();
-        let result = crate::cancel::undoing(undo, self.desc, wait);
+        let result = crate::cancel::undoing(self.desc, undo, wait);
         self.desc.keepers.end_wait();
         self.waits.set(false);
         result

@@ -10,7 +10,7 @@ use crate::Errno;
 ///
 /// # Safety
 /// As for [`ppoll`].
-pub unsafe fn await_any(fds: &mut [libc::pollfd], timeout: *const libc::timespec, mask: *const u64) -> SysResult {
+pub unsafe fn await_any(fds: &mut [libc::pollfd], timeout: *mut libc::timespec, mask: *const u64) -> SysResult {
     // SAFETY: forwarded.
     match unsafe { ppoll(fds, timeout, mask) } {
         // SAFETY: forwarded.
@@ -28,7 +28,7 @@ const SELECTED: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
 ///
 /// # Safety
 /// As for [`ppoll`].
-unsafe fn pselect(fds: &mut [libc::pollfd], timeout: *const libc::timespec, mask: *const u64) -> SysResult {
+unsafe fn pselect(fds: &mut [libc::pollfd], timeout: *mut libc::timespec, mask: *const u64) -> SysResult {
     let mut sets: [FdSet; 3] = [[0; 16]; 3];
     for entry in fds.iter().filter(|entry| entry.fd >= 0) {
         let (word, bit) = (entry.fd as usize / 64, 1 << (entry.fd % 64));

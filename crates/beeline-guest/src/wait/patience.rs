@@ -5,6 +5,7 @@ use core::sync::atomic::{Ordering::Relaxed, compiler_fence};
 use beeline_stats::Counter;
 use beeline_stats::tunables::{Wait, option};
 
+use super::times::timespec;
 use super::vain;
 use crate::Errno;
 use crate::cancel;
@@ -134,7 +135,7 @@ impl Patience {
 
     /// Sleeps in a system call that takes a timeout by pointer. A handler that runs before the kernel has
     /// read the timeout sets it to zero (see [`thread`]).
-    pub fn sleep_with(&mut self, call: impl FnOnce(*const libc::timespec) -> beeline_shm::sys::SysResult) -> Woken {
+    pub fn sleep_with(&mut self, call: impl FnOnce(*mut libc::timespec) -> beeline_shm::sys::SysResult) -> Woken {
         let polling = self.polls.unwrap_or_else(|| crate::live(option::wait) == Wait::Poll);
         let due_ns = if self.looks_after { upkeep::due_ns() } else { None };
         let until_ns = match (self.deadline_ns, due_ns) {
@@ -142,12 +143,9 @@ impl Patience {
             (deadline, due) => deadline.or(due),
         };
         let timeout = match until_ns {
-            _ if polling => libc::timespec { tv_sec: 0, tv_nsec: 0 },
+            _ if polling => timespec(0),
             None => FOREVER,
-            Some(deadline) => {
-                let left = deadline.saturating_sub(kernel::now_ns());
-                libc::timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 }
-            }
+            Some(deadline) => timespec(deadline.saturating_sub(kernel::now_ns())),
         };
         if self.counts {
             stats::count(Counter::Sleeps, 1);

@@ -3,7 +3,7 @@
 //! `pread`, `pwrite`, `tee`, `vmsplice` and `copy_file_range` need no hook: the kernel refuses them on an anchor
 //! as it does on a TCP socket.
 
-use beeline_sockets::{Outcome, io, kernel, life, wait};
+use beeline_sockets::{Outcome, in_first_page, io, kernel, life, wait};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, sockaddr, socklen_t, timespec};
 
 use crate::real::hooks;
@@ -17,7 +17,7 @@ const MESSAGES_MAX: c_uint = libc::UIO_MAXIOV as c_uint;
 /// `message` must be readable, unless it lies in the first page, which is never mapped.
 unsafe fn has_control(message: *const msghdr) -> bool {
     // SAFETY: the caller guarantees that it can be read, as it does not lie in the first page.
-    message as usize >= 4096 && unsafe { (*message).msg_controllen } != 0
+    !in_first_page(message as usize) && unsafe { (*message).msg_controllen } != 0
 }
 
 /// Whether `is_such` holds for any message of an array.
@@ -25,7 +25,7 @@ unsafe fn has_control(message: *const msghdr) -> bool {
 /// # Safety
 /// `messages` must point to `count` entries, unless it lies in the first page, which is never mapped.
 unsafe fn any_message(messages: *const mmsghdr, count: c_uint, is_such: impl Fn(*const msghdr) -> bool) -> bool {
-    messages as usize >= 4096
+    !in_first_page(messages as usize)
         && (0..count as usize).any(|index| {
             // SAFETY: `index` is below `count`, so the entry lies within the caller's array. Nothing is read here.
             is_such(unsafe { &raw const (*messages.add(index)).msg_hdr })

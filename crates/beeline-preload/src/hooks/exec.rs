@@ -8,7 +8,7 @@ use core::ffi::CStr;
 
 use beeline_sockets::life::environment::{self, List};
 use beeline_sockets::life::image::{Image, Program};
-use beeline_sockets::{Outcome, life};
+use beeline_sockets::{Outcome, in_first_page, life};
 use libc::{c_char, c_int, c_void, pid_t};
 
 use crate::real::hooks;
@@ -60,7 +60,7 @@ macro_rules! real {
 /// # Safety
 /// `path` as for the call.
 unsafe fn look(path: Text, program: impl FnOnce(&CStr) -> Program<'_>) -> Image {
-    if (path as usize) < 4096 {
+    if in_first_page(path as usize) {
         return Image::Takes;
     }
     // SAFETY: the caller guarantees a string; the first page is never mapped.

@@ -1,6 +1,6 @@
 //! How programs shut themselves in: filters of system calls, limits, locked memory.
 
-use beeline_sockets::{Outcome, life, limits};
+use beeline_sockets::{Outcome, in_first_page, life, limits};
 use libc::{c_int, c_uint, c_ulong, pid_t, rlimit};
 
 use crate::real::hooks;
@@ -15,7 +15,7 @@ fn filter(is_one: bool, program: usize) -> Outcome {
 /// # Safety
 /// `limit` as for setrlimit(2).
 unsafe fn note_limit(resource: c_uint, limit: *const rlimit) {
-    if limit as usize >= 4096 {
+    if !in_first_page(limit as usize) {
         // SAFETY: the caller guarantees it; the first page is never mapped.
         life::before_limit(resource, unsafe { &*limit });
     }

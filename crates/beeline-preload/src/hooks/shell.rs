@@ -97,10 +97,10 @@ fn wait(pid: pid_t) -> c_int {
 }
 
 /// What is left to do when a thread is cancelled while its command runs.
-unsafe extern "C" fn cancelled(pid: *mut c_void) {
-    // SAFETY: what `system` has given, and plain numbers.
+fn cancelled(pid: &pid_t) {
+    let pid = *pid;
+    // SAFETY: plain numbers, and a live place for the old state.
     unsafe {
-        let pid = *pid.cast::<pid_t>();
         libc::kill(pid, libc::SIGKILL);
         let mut old = 0;
         pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut old);
@@ -175,7 +175,7 @@ unsafe fn run(command: Text) -> c_int {
         let failure = spawn(&mut pid, command, core::ptr::null(), attributes.as_ptr().cast());
         libc::posix_spawnattr_destroy(attributes.as_mut_ptr());
         // As if the shell had ended with 127, system(3p).
-        let status = if failure == 0 { cancel::undoing(cancelled, &pid, || wait(pid)) } else { 127 << 8 };
+        let status = if failure == 0 { cancel::undoing(&pid, cancelled, || wait(pid)) } else { 127 << 8 };
         heed_again();
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, core::ptr::null_mut());
         if failure != 0 {

@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{AtomicPtr, Ordering::Release};
 
-use beeline_sockets::{Outcome, life};
+use beeline_sockets::{Outcome, in_first_page, life};
 use libc::{c_int, c_long, c_uint, c_void};
 
 use super::{data, exec, fds, process, ready, rings, sandbox, sockets};
@@ -117,7 +117,7 @@ numbers! {
 /// # Safety
 /// As for pselect6(2).
 unsafe fn pselect6(count: usize, read: usize, write: usize, except: usize, timeout: usize, sigmask: usize) -> c_int {
-    let mask = if sigmask < 4096 {
+    let mask = if in_first_page(sigmask) {
         core::ptr::null()
     } else {
         // SAFETY: the caller guarantees a pointer and a size.

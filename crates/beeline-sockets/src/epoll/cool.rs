@@ -51,7 +51,7 @@ fn unless_answering(set: &Set, cool: impl FnOnce() -> Armed) -> Armed {
 }
 
 /// Arms the hot lanes of a set; those that have nothing to report become cold. Ready if one has something.
-pub(super) fn cool_set(epfd: i32, set: &Set, depth: u32) -> Armed {
+fn cool_set(epfd: i32, set: &Set, depth: u32) -> Armed {
     if depth > NESTS_MAX {
         return Armed::Sleep;
     }
@@ -79,7 +79,7 @@ fn cool_hot(epfd: i32, set: &Set, depth: u32) -> Armed {
 }
 
 /// Arms the members of a set that is itself a member, `entry`, of another. Ready if that has something to report.
-pub(super) fn cool_inner(epfd: i32, inner: &Set, entry: &Entry, depth: u32) -> Armed {
+fn cool_inner(epfd: i32, inner: &Set, entry: &Entry, depth: u32) -> Armed {
     if entry.fired.load(Relaxed) || cool_set(epfd, inner, depth) == Armed::Sleep {
         return Armed::Sleep;
     }
@@ -122,7 +122,7 @@ pub(super) fn cool_behind(epfd: i32, set: &Set, call: u32) -> (Armed, bool) {
 }
 
 /// Arms a lane for what comes after what is there. False if more comes all the time.
-pub(super) fn arm_from_now(fd: i32, desc: &'static Desc) -> bool {
+fn arm_from_now(fd: i32, desc: &'static Desc) -> bool {
     let Some(guard) = guards::rx_of(fd, desc) else { return true };
     (0..ARMINGS).any(|_| {
         let since = beeline_lane::Since::Tail(guard.reader().tail());
@@ -132,7 +132,7 @@ pub(super) fn arm_from_now(fd: i32, desc: &'static Desc) -> bool {
 }
 
 /// How often an entry is armed in a row: a peer that writes all the time must not keep the set locked.
-pub(super) const ARMINGS: usize = 8;
+const ARMINGS: usize = 8;
 
 /// Arms one hot entry. The set is locked.
 pub(super) fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u32) -> Armed {
@@ -149,7 +149,7 @@ pub(super) fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u3
         _ => return Armed::Sleep,
     }
     let mut since = since(entry, desc);
-    if entry.fault.load(Relaxed) != 0 {
+    if entry.fault.get().is_some() {
         mark_troubled(set);
         return Armed::Ready;
     }
@@ -195,7 +195,7 @@ pub(super) fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u3
 }
 
 /// Whether arrivals are not simply counted by the peer's tail.
-pub(super) fn counts_by_mark(desc: &Desc) -> bool {
+fn counts_by_mark(desc: &Desc) -> bool {
     desc.side().rcv_lowat() != 0
 }
 
@@ -234,7 +234,7 @@ pub(super) fn arm_entry(
 /// Whether an entry that asks for room, and had none to report when it was judged, is to be told of it. There may be
 /// some by now, which only arming finds: so the present room decides for edges alone, and for those only if none is
 /// due.
-pub(super) fn awaits_room(entry: &Entry, desc: &Desc, interest: u32) -> bool {
+fn awaits_room(entry: &Entry, desc: &Desc, interest: u32) -> bool {
     interest & EPOLLET == 0
         || entry.seen.is_fresh()
         || desc.pace.fulls() != entry.seen.fulls()

@@ -16,7 +16,7 @@ use crate::thread::Section;
 
 /// Whether some set may have a fault to be dealt with: one that is inside another is not waited on itself.
 #[unsafe(link_section = ".fork")]
-pub(super) static TROUBLED: AtomicBool = AtomicBool::new(false);
+static TROUBLED: AtomicBool = AtomicBool::new(false);
 
 /// Faults that somebody has begun to deal with, ever; and those that somebody is dealing with.
 pub(super) static ANSWERS_BEGUN: AtomicU32 = AtomicU32::new(0);
@@ -27,7 +27,7 @@ pub(super) static ANSWERS_OPEN: AtomicU32 = AtomicU32::new(0);
 /// Notes a fault of an entry's peer, to be dealt with by [`answer_faults`]. The entry is hot from now on, so that no
 /// wait sleeps before. The set is locked.
 pub(super) fn note_fault(set: &Set, fd: i32, entry: &Entry, fault: Fault) {
-    entry.fault.store(number_of(fault), Relaxed);
+    entry.fault.set(Some(fault));
     if !entry.fired.load(Relaxed) {
         set.make_hot(fd, entry);
     }
@@ -63,16 +63,15 @@ pub(super) fn answer_faults(own: &Set) -> bool {
 
 #[cold]
 fn answer_all(own: &Set) -> bool {
-    unsafe extern "C" fn jumped_out(open: *mut core::ffi::c_void) {
-        // SAFETY: `open` below, which the call that does not come back leaves behind.
-        if unsafe { &*open.cast::<Cell<bool>>() }.get() {
+    fn jumped_out(open: &Cell<bool>) {
+        if open.get() {
             end_answer();
         }
     }
     let mut any = false;
     while is_troubled(own) {
         let open = Cell::new(false);
-        if !crate::cancel::undoing(jumped_out, &open, || answer_fault(own, &open)) {
+        if !crate::cancel::undoing(&open, jumped_out, || answer_fault(own, &open)) {
             break;
         }
         any = true;
@@ -81,7 +80,7 @@ fn answer_all(own: &Set) -> bool {
 }
 
 /// Deals with one fault, which is `open` meanwhile. False if there is none.
-pub(super) fn answer_fault(own: &Set, open: &Cell<bool>) -> bool {
+fn answer_fault(own: &Set, open: &Cell<bool>) -> bool {
     TROUBLED.store(false, Relaxed);
     let mut found = None;
     every_set(|_, set| {
@@ -104,39 +103,28 @@ pub(super) fn answer_fault(own: &Set, open: &Cell<bool>) -> bool {
 }
 
 /// A handler may fork in the middle of an answer, and its child return here uncounted.
-pub(super) fn end_answer() {
+fn end_answer() {
     let _ = ANSWERS_OPEN.fetch_update(SeqCst, Relaxed, |open| open.checked_sub(1));
 }
 
 /// Takes one of the faults that were noted in a set, with the connection and its number. From here on it is being dealt
 /// with. The set is locked.
-pub(super) fn take_fault(set: &Set, open: &Cell<bool>) -> Option<(Pin, i32, Fault)> {
+fn take_fault(set: &Set, open: &Cell<bool>) -> Option<(Pin, i32, Fault)> {
     let mut found = None;
     set.for_each_entry(|fd, entry| {
         if found.is_none()
-            && let Some(fault) = fault_of(entry.fault.load(Relaxed))
+            && let Some(fault) = entry.fault.get()
             && let Some(desc) = entry.desc()
         {
             ANSWERS_OPEN.fetch_add(1, SeqCst);
             ANSWERS_BEGUN.fetch_add(1, SeqCst);
             open.set(true);
-            entry.fault.store(0, Relaxed);
+            entry.fault.set(None);
             // Pinned: its number may lead elsewhere, and a description that is given back, too.
             found = Some((desc.pin(), open_fd(fd, desc), fault));
         }
     });
     found
-}
-
-/// A fault as an entry remembers it.
-pub(super) const FAULTS: [Fault; 4] = [Fault::Gone, Fault::CursorBeyondRing, Fault::HeadBeyondTail, Fault::BadBell];
-
-pub(super) fn fault_of(number: u8) -> Option<Fault> {
-    FAULTS.get(usize::from(number).checked_sub(1)?).copied()
-}
-
-pub(super) fn number_of(fault: Fault) -> u8 {
-    FAULTS.iter().position(|known| *known == fault).map_or(1, |index| index as u8 + 1)
 }
 
 /// In the child of a `fork`.

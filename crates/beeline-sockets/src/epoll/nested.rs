@@ -92,7 +92,7 @@ pub(super) fn call_off(epfd: i32, set: &Set) {
 
 /// Asks the kernel which lanes of a set have a dead anchor: what it has to say of a set with members of its own cannot
 /// be taken without what it says about those. Whether one of them has something to report now. The set is locked.
-pub(super) fn hear_of_ends(epfd: i32, set: &Set, depth: u32) -> bool {
+fn hear_of_ends(epfd: i32, set: &Set, depth: u32) -> bool {
     let ended = crate::side::state::PEER_CLOSED | crate::side::state::RESET;
     let shared = is_shared(set);
     let mut ready = false;
@@ -117,7 +117,7 @@ pub(super) fn hear_of_ends(epfd: i32, set: &Set, depth: u32) -> bool {
 }
 
 /// Whether a set has members that are not lanes or sets.
-pub(super) fn has_kernels_own(set: &Set) -> bool {
+fn has_kernels_own(set: &Set) -> bool {
     let Some(_guard) = set.lock.try_lock() else { return true };
     let mut found = is_shared(set);
     set.for_each_entry(|_, entry| found |= !matches!(entry.desc().map(Desc::kind), Some(Kind::Lane | Kind::Epoll)));
@@ -125,7 +125,7 @@ pub(super) fn has_kernels_own(set: &Set) -> bool {
 }
 
 /// Whether a member that is the kernel's, or a listener, makes the set ready. Where edges count only the kernel knows.
-pub(super) fn kernels_own_is_ready(fd: i32, entry: &Entry) -> bool {
+fn kernels_own_is_ready(fd: i32, entry: &Entry) -> bool {
     let events = entry.events.load(Relaxed);
     if events & (EPOLLET | EPOLLONESHOT) != 0 || crate::kernel::poll_now(fd, events as i16) != 0 {
         return true;

@@ -33,9 +33,25 @@ const OWN_MAX: usize = 8;
 /// Members that are put in order at a time.
 const MEMBERS_MAX: usize = 64;
 
-/// Where something stands: its kind of place (rule 1 or 2), the place or stamp, whether it is the kernel's own, and how
-/// recently it was added: a wait queue wakes the last to come first.
-type Key = (bool, u64, bool, u32);
+/// Where something stands, compared field by field.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    /// Whether rule 2 puts it in order, by its stamp; rule 1, by its place.
+    is_newly_ready: bool,
+    at: u64,
+    is_kernels: bool,
+    /// The later it was added, the less: a wait queue wakes the last to come first.
+    added: u32,
+}
+
+impl Key {
+    const FIRST: Self = Self { is_newly_ready: false, at: 0, is_kernels: false, added: 0 };
+
+    /// Of an event of the kernel's own, or a member, that has this place.
+    fn placed(place: u32, is_kernels: bool) -> Self {
+        Self { is_newly_ready: false, at: place.into(), is_kernels, added: 0 }
+    }
+}
 
 /// The kernel's own events at the beginning of the app's array, by their keys.
 pub(super) struct KernelEvents {
@@ -46,13 +62,13 @@ pub(super) struct KernelEvents {
 }
 
 impl KernelEvents {
-    pub(super) const NONE: Self = Self { count: 0, keys: [(false, 0, false, 0); OWN_MAX], before: None };
+    pub(super) const NONE: Self = Self { count: 0, keys: [Key::FIRST; OWN_MAX], before: None };
 
     /// The kernel has told of a lane with this stamp.
     pub(super) fn lane_at(&mut self, stamp: u64) {
         if self.before.is_none() {
-            for key in self.keys.iter_mut().take(self.count).filter(|key| key.1 == u64::MAX) {
-                key.1 = stamp.saturating_sub(1);
+            for key in self.keys.iter_mut().take(self.count).filter(|key| key.at == u64::MAX) {
+                key.at = stamp.saturating_sub(1);
             }
         }
         self.before = Some(self.before.unwrap_or(0).max(stamp));
@@ -84,7 +100,7 @@ impl Call {
         let _guard = set.lock.lock();
         self.take_number();
         let number = self.number;
-        let mut key = (true, before, true, 0);
+        let mut key = Key { is_newly_ready: true, at: before, is_kernels: true, added: 0 };
         let mut members = 0;
         set.with_data(event.u64, |_, entry| {
             members += 1;
@@ -95,11 +111,11 @@ impl Call {
             let by_level = entry.events.load(Relaxed) & (EPOLLET | EPOLLONESHOT) == 0;
             let place = entry.place.load(Relaxed);
             if by_level && place != 0 && told == set.looked.load(Relaxed) {
-                key = (false, u64::from(place), true, 0);
+                key = Key::placed(place, true);
             }
         });
         if members != 1 {
-            key.0 = true;
+            key.is_newly_ready = true;
         }
         if let Some(own) = &mut self.own
             && let Some(place) = own.keys.get_mut(own.count)
@@ -121,7 +137,7 @@ impl Call {
         let (mut fd, mut first) = (from, first);
         let mut owns = own_count;
         loop {
-            let mut found = [Found { key: (false, 0, false, 0), what: NIL }; MEMBERS_MAX + OWN_MAX];
+            let mut found = [Found { key: Key::FIRST, what: NIL }; MEMBERS_MAX + OWN_MAX];
             let mut count = 0;
             for (index, key) in keys.iter().take(owns).enumerate() {
                 found[count] = Found { key: *key, what: index as i32 };
@@ -182,7 +198,7 @@ impl Call {
     fn tell(&mut self, found: &[Found], own: &[epoll_event]) {
         let set = self.set;
         let mut room = (self.max - self.filled).saturating_sub(own.len());
-        let members = found.iter().filter(|found| !found.key.2);
+        let members = found.iter().filter(|found| !found.key.is_kernels);
         // Those for which there is no room are before all others the next time.
         for found in members.skip(room) {
             if let Some(entry) = set.find(found.what) {
@@ -192,7 +208,7 @@ impl Call {
             }
         }
         for found in found {
-            if found.key.2 {
+            if found.key.is_kernels {
                 let Some(event) = own.get(found.what as usize) else { continue };
                 let place = set.next_place();
                 set.with_data(event.u64, |_, entry| {
@@ -212,15 +228,16 @@ impl Call {
 
     /// Where a member stands that has something to report.
     fn key_of(&self, fd: i32) -> Key {
-        let Some(entry) = self.set.find(fd) else { return (true, 0, false, 0) };
+        let Some(entry) = self.set.find(fd) else { return Key { is_newly_ready: true, ..Key::FIRST } };
         match entry.place.load(Relaxed) {
             0 => {
                 // A set that is a member is told of what its own members tell, after those of this one.
                 let lane = entry.desc().filter(|desc| Desc::is_lane(desc));
                 let stamp = lane.map_or(u64::MAX, |desc| desc.lane().stamp(desc.end().peer()));
-                (true, stamp, false, u32::MAX.wrapping_sub(entry.added.load(Relaxed)))
+                let added = u32::MAX.wrapping_sub(entry.added.load(Relaxed));
+                Key { is_newly_ready: true, at: stamp, is_kernels: false, added }
             }
-            place => (false, u64::from(place), false, 0),
+            place => Key::placed(place, false),
         }
     }
 }

@@ -13,6 +13,7 @@
 mod company;
 mod departed;
 mod entry;
+mod fault_cell;
 mod ghosts;
 mod hands;
 mod heat;
@@ -36,6 +37,7 @@ use crate::wait::{Budget, Mode, SpinState};
 pub use company::{COMPANY_MAX, Companion, Company};
 pub use departed::Departed;
 pub use entry::Entry;
+pub use fault_cell::FaultCell;
 pub use hands::Hands;
 pub use heat::Heat;
 pub use marks::{Marks, Seen, tail};
@@ -253,7 +255,7 @@ impl Set {
         entry.dead.store(false, Relaxed);
         entry.kernel_out.store(false, Relaxed);
         entry.registered.forget();
-        entry.fault.store(0, Relaxed);
+        entry.fault.set(None);
         entry.place.store(0, Relaxed);
         let added = self.additions.load(Relaxed).wrapping_add(1);
         self.additions.store(added, Relaxed);

@@ -228,8 +228,9 @@ impl Call {
                 none => none.insert(self.pin().ok_or(Errno(libc::EBADF))?),
             };
             self.set.sleepers.fetch_add(1, Relaxed);
-            let slept = pin
-                .while_waiting(|| crate::cancel::undoing(forget_sleeper, self.set, || self.sleep(&mut patience, mask)));
+            let slept = pin.while_waiting(|| {
+                crate::cancel::undoing(self.set, one_sleeper_less, || self.sleep(&mut patience, mask))
+            });
             one_sleeper_less(self.set);
             self.epfd = pin.fd(given);
             match slept {
@@ -417,13 +418,7 @@ impl Call {
     }
 }
 
-/// A thread was cancelled in its sleep on a set.
-unsafe extern "C" fn forget_sleeper(set: *mut core::ffi::c_void) {
-    // SAFETY: the set that `wait` slept on, an object of a slab.
-    one_sleeper_less(unsafe { &*set.cast::<Set>() });
-}
-
-/// In a child that was forked by a handler of the sleeper, nobody is counted.
+/// A sleep is over, or its thread was cancelled in it. In a child that was forked by a handler of the sleeper, nobody is counted.
 fn one_sleeper_less(set: &Set) {
     let _ = set.sleepers.fetch_update(Relaxed, Relaxed, |sleepers| sleepers.checked_sub(1));
 }

@@ -29,10 +29,7 @@ impl Poller {
 
     /// Runs `sleep`; a thread that does not come back from it is no poller any more.
     pub(crate) fn while_asleep<R>(&self, sleep: impl FnOnce() -> R) -> R {
-        unsafe extern "C" fn undo(_: *mut core::ffi::c_void) {
-            Poller::leave();
-        }
-        crate::cancel::undoing(undo, self, sleep)
+        crate::cancel::undoing(self, |_| Poller::leave(), sleep)
     }
 
     fn leave() {

@@ -24,6 +24,7 @@ use super::receiving;
 use super::send::{self};
 use super::sending;
 use crate::anchor::Anchor;
+use crate::app_memory::in_first_page;
 use crate::desc::{Desc, Pin};
 use crate::ending::{Next, observe};
 use crate::side::{SideState, state};
@@ -52,7 +53,7 @@ pub unsafe fn sendfile(out_fd: i32, in_fd: i32, offset: *mut i64, count: usize) 
     if !is_lane(out_fd) {
         return Outcome::Kernel;
     }
-    if !offset.is_null() && (offset as usize) < 4096 {
+    if !offset.is_null() && in_first_page(offset as usize) {
         return Outcome::fail(libc::EFAULT);
     }
     // SAFETY: null or valid, as the caller guarantees.

@@ -12,6 +12,7 @@ use beeline_stats::Reason;
 
 use super::fds::{dup_from, hidden_refusal, note_nonblock};
 use crate::anchor::Anchor;
+use crate::app_memory::in_first_page;
 use crate::desc::{Desc, Kind};
 use crate::process::raw;
 use crate::{Outcome, epoll, follow, guards, io, kernel, options, table};
@@ -131,7 +132,7 @@ pub unsafe fn ioctl(fd: i32, request: u64, argument: usize) -> Outcome {
         _ => return Outcome::Kernel,
     };
     let Some(value) = value else { return Outcome::Kernel };
-    if argument < 4096 {
+    if in_first_page(argument) {
         return Outcome::fail(libc::EFAULT);
     }
     // A peer that lies about its cursors is found out by the next operation; there is nothing to read.

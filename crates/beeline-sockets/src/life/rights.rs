@@ -21,6 +21,7 @@ use beeline_stats::Reason;
 use super::adopt::{Part, adopt_all};
 use super::handover::{end_loan, lend, lend_again, part_fds};
 use super::stranger::give_away;
+use crate::app_memory::in_first_page;
 use crate::changing::changing;
 use crate::control::{self, HEADER_BYTES, RIGHTS_MAX, align};
 use crate::desc::{Desc, Kind};
@@ -205,7 +206,7 @@ pub unsafe fn receive(
     flags: i32,
     receive: impl FnOnce(*mut libc::msghdr) -> isize,
 ) -> Option<isize> {
-    if !brings_rights(socket) || (message as usize) < 4096 || is_guest_of_parent() {
+    if !brings_rights(socket) || in_first_page(message as usize) || is_guest_of_parent() {
         return None;
     }
     let mut control = Control::empty();
@@ -349,7 +350,7 @@ unsafe fn each(message: *const libc::msghdr, f: impl FnMut(i32)) {
 /// # Safety
 /// `message` must be null or valid.
 unsafe fn walk(message: *const libc::msghdr, mut f: impl FnMut(i32)) -> Option<usize> {
-    if (message as usize) < 4096 {
+    if in_first_page(message as usize) {
         return Some(0);
     }
     // SAFETY: valid, as the caller guarantees.

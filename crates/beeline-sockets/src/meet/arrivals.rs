@@ -9,7 +9,7 @@ use crate::desc::{Desc, Pin};
 use crate::operations::FURTHER_FDS;
 use crate::wait::looks::{Look, Looks};
 use crate::wait::{Patience, Woken, peers_are_near, spares_cpus};
-use crate::{Errno, kernel, stats};
+use crate::{kernel, stats};
 
 /// Which queue may have somebody: TCP's, and the door's. An accept4(2) makes a socket before it looks, so that one in
 /// vain takes several times as long as this.
@@ -22,18 +22,11 @@ pub(super) fn look(fd: i32, listener: &'static Listener) -> (bool, bool) {
         return (true, leaving);
     }
     let fds = fds.get_mut(..count).unwrap_or_default();
-    if ask(fds).is_err() {
+    if kernel::poll_at_once(fds).is_err() {
         return (true, true);
     }
     let (over_tcp, at_door) = who_came(fds);
     (over_tcp, at_door || leaving)
-}
-
-/// Asks the kernel who is there.
-fn ask(fds: &mut [libc::pollfd]) -> Result<usize, Errno> {
-    let mut zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a live timeout, no mask.
-    unsafe { kernel::ppoll(fds, &raw mut zero, core::ptr::null()) }
 }
 
 /// What a wait for a client ended with, and which queue has one.
@@ -76,7 +69,7 @@ pub(super) fn wait_for_client(fd: i32, pin: &Pin, listener: &'static Listener, p
 
 /// Looks whether a queue has a client. Not through the crowd's set, which would wake another sleeper.
 fn who_is_there(fds: &mut [libc::pollfd]) -> Option<Came> {
-    let (over_tcp, at_door) = ask(fds).map_or((false, false), |_| who_came(fds));
+    let (over_tcp, at_door) = kernel::poll_at_once(fds).map_or((false, false), |_| who_came(fds));
     (over_tcp || at_door).then_some(Came { at_once: true, ..Came::later(Woken::Ready(1), (over_tcp, at_door)) })
 }
 
@@ -124,7 +117,7 @@ fn spin(desc: &Desc, listener: &'static Listener, patience: &Patience, fds: &mut
     if !accept_lock::may_spin(listener, budget_ns) {
         return false;
     }
-    let (came, next_ns) = looks.spin(budget_ns, kernel::now_ns, || match ask(fds) {
+    let (came, next_ns) = looks.spin(budget_ns, kernel::now_ns, || match kernel::poll_at_once(fds) {
         Ok(0) if patience.signalled() => Look::Enough,
         Ok(0) => Look::Nothing,
         asked => Look::Something(asked.is_ok()),

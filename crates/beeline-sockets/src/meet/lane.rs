@@ -132,7 +132,7 @@ fn origin_of(side: &SideState, end: End) -> Option<Origin> {
 }
 
 /// The last user of a lane in this process is gone: pools or unmaps the lane and its side.
-pub(super) fn retire_lane(desc: &'static Desc) {
+fn retire_lane(desc: &'static Desc) {
     let side = desc.side();
     let lane = desc.pooled();
     desc.set_pooled(None);

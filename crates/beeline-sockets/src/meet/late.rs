@@ -24,7 +24,6 @@
 //! 9. Where both ends were to meet across network namespaces ([`super::agent`]) it is the one below the lane, which the
 //!    kernel has made before.
 
-use core::ffi::c_void;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use beeline_lane::{End, LaneMemory, Sink, Writer, flags, offer};
@@ -112,17 +111,14 @@ fn may_begin_again(desc: &'static Desc) -> bool {
 }
 
 fn begin_again(fd: i32, desc: &'static Desc, reason: Reason) -> Fallback {
-    unsafe extern "C" fn left(desc: *mut c_void) {
-        // SAFETY: the description below, an object of a slab.
-        unsafe { &*desc.cast::<Desc>() }.leaving.store(false, Release);
-    }
     if desc.leaving.swap(true, AcqRel) {
         kernel::sleep_ms();
         return Fallback::Kept;
     }
     let met = desc.is_lane() && desc.side().is(state::MET);
-    let begun = crate::cancel::undoing(left, desc, || begin_alone(fd, desc, reason));
-    desc.leaving.store(false, Release);
+    let is_left = |desc: &Desc| desc.leaving.store(false, Release);
+    let begun = crate::cancel::undoing(desc, is_left, || begin_alone(fd, desc, reason));
+    is_left(desc);
     if begun == Fallback::OverTcp {
         stats::count(Counter::LateFallbacks, 1);
         stats::fell_back(Role::Client, if met { Reason::AgentNotTaken } else { reason });

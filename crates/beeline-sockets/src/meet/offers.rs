@@ -177,21 +177,23 @@ fn drop_settled() {
 
 #[cold]
 fn look_after_due(now_ns: u64) -> bool {
-    unsafe extern "C" fn done(_: *mut core::ffi::c_void) {
-        thread::with(|thread| thread.at_offers.store(false, Relaxed));
-    }
+    let is_at_work = |is: bool| thread::with(|thread| thread.at_offers.store(is, Relaxed));
     let mut any = false;
-    thread::with(|thread| thread.at_offers.store(true, Relaxed));
-    crate::cancel::undoing(done, &(), || {
-        while let Some((pin, fd)) = next(now_ns) {
-            any = true;
-            // A pin that came too late keeps nothing.
-            if table::leads_to(fd, pin.desc()) {
-                pin.while_waiting(|| late::withdraw(fd, pin.desc()));
+    is_at_work(true);
+    crate::cancel::undoing(
+        &is_at_work,
+        |is_at_work| is_at_work(false),
+        || {
+            while let Some((pin, fd)) = next(now_ns) {
+                any = true;
+                // A pin that came too late keeps nothing.
+                if table::leads_to(fd, pin.desc()) {
+                    pin.while_waiting(|| late::withdraw(fd, pin.desc()));
+                }
             }
-        }
-    });
-    thread::with(|thread| thread.at_offers.store(false, Relaxed));
+        },
+    );
+    is_at_work(false);
     any
 }
 

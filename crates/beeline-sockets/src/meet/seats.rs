@@ -14,7 +14,6 @@
 //! 5. A client prefers the end that it used last: that server runs, while one that sits there already has to be woken
 //!    up. So it waits a moment for a server that is about to sit down ([`await_server`]), where that has been worth it.
 
-use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use beeline_guest::trial::Trial;
@@ -94,7 +93,7 @@ pub(super) fn while_seated<R>(listener: &'static Listener, wait: impl FnOnce(boo
         return (wait(false), None);
     }
     signals::before_handlers(interrupted);
-    let result = cancel::undoing(left, listener, || {
+    let result = cancel::undoing(listener, left, || {
         sit_down(listener);
         wait(true)
     });
@@ -156,9 +155,7 @@ fn interrupted(listener: usize) {
 }
 
 /// The thread does not come back.
-unsafe extern "C" fn left(listener: *mut c_void) {
-    // SAFETY: what `while_seated` has said, an object of a slab, which is never unmapped.
-    let listener = unsafe { &*listener.cast::<Listener>() };
+fn left(listener: &'static Listener) {
     if let Some(hidden) = stand_up(listener) {
         give_up(listener, hidden);
     }

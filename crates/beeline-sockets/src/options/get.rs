@@ -9,6 +9,7 @@ use super::table::{Class, Fact, class};
 use super::{loopback, stored_name, stored_rate, with_template};
 use beeline_lane::End;
 
+use crate::app_memory::in_first_page;
 use crate::desc::{Desc, Kind};
 use crate::ending::Next;
 use crate::ending::observe;
@@ -29,7 +30,7 @@ pub unsafe fn getsockopt(fd: i32, level: i32, name: i32, value: *mut u8, length:
     if !desc.is_lane() || !table::leads_to(fd, desc) {
         return Outcome::Kernel;
     }
-    if (length as usize) < 4096 {
+    if in_first_page(length as usize) {
         return Outcome::fail(libc::EFAULT);
     }
     let side = desc.side();
@@ -175,7 +176,7 @@ impl Target {
             return Outcome::fail(libc::EINVAL);
         }
         let length = (room as usize).min(value.len());
-        if length != 0 && (self.value as usize) < 4096 {
+        if length != 0 && in_first_page(self.value as usize) {
             return Outcome::fail(libc::EFAULT);
         }
         // SAFETY: writable for `length` bytes, as the caller guarantees; the source is a live local.

@@ -112,11 +112,7 @@ impl<'a> Held<'a> {
 
     /// Runs `sleep`; a thread that does not come back from it holds nothing any more.
     pub(super) fn while_asleep<R>(&self, sleep: impl FnOnce() -> R) -> R {
-        unsafe extern "C" fn undo(held: *mut core::ffi::c_void) {
-            // SAFETY: the value below, which the call that does not come back leaves behind.
-            unsafe { &*held.cast::<Held<'_>>() }.let_go();
-        }
-        cancel::undoing(undo, self, sleep)
+        cancel::undoing(self, Self::let_go, sleep)
     }
 
     fn let_go(&self) {

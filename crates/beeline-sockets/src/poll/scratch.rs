@@ -19,9 +19,9 @@ struct Mapping {
 /// Runs `body` with room for `length` entries that are `empty`, on the stack or, for many, in a mapping that goes with
 /// the call, however it ends. `ENOMEM` without memory.
 pub(crate) fn with<T: Copy>(length: usize, empty: T, body: impl FnOnce(&mut [T]) -> Outcome) -> Outcome {
-    unsafe extern "C" fn undo(mapping: *mut core::ffi::c_void) {
-        // SAFETY: the mapping below; the call that used it does not come back.
-        unsafe { (*mapping.cast::<Mapping>()).unmap() }
+    fn undo(mapping: &Mapping) {
+        // SAFETY: the call that used it does not come back.
+        unsafe { mapping.unmap() }
     }
     if length <= ON_STACK {
         let mut few = [empty; ON_STACK];
@@ -38,7 +38,7 @@ pub(crate) fn with<T: Copy>(length: usize, empty: T, body: impl FnOnce(&mut [T])
     }
     // SAFETY: the entries just written, ours alone until they are unmapped.
     let entries = unsafe { core::slice::from_raw_parts_mut(mapping.base.cast::<T>(), length) };
-    let outcome = cancel::undoing(undo, &mapping, || body(entries));
+    let outcome = cancel::undoing(&mapping, undo, || body(entries));
     // SAFETY: `body` has ended.
     unsafe { mapping.unmap() };
     outcome

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use beeline_shm::sys::call;
 
-use crate::Errno;
+use crate::{Errno, kernel};
 
 /// `struct pidfd_info` of `linux/pidfd.h`, in its first form (Linux 6.13).
 #[derive(Default)]
@@ -57,11 +57,7 @@ fn by_status(process: i32, number: i32, user: u32) -> Result<bool, Errno> {
     let is_his = line.split_ascii_whitespace().skip(1).all(|uid| uid.parse() == Ok(user));
     // It was that process whose number this is, if it has not ended.
     let mut ended = [libc::pollfd { fd: process, events: libc::POLLIN, revents: 0 }];
-    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let arguments = [ended.as_mut_ptr() as usize, 1, (&raw const at_once) as usize, 0, 0, 0];
-    // SAFETY: one live entry, and a time that is none.
-    let any = unsafe { call(libc::SYS_ppoll, arguments) }?;
-    if any == 0 { Ok(is_his) } else { Err(gone) }
+    if kernel::poll_at_once(&mut ended)? == 0 { Ok(is_his) } else { Err(gone) }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! linux/io_uring.h.
 
 use beeline_sockets::desc::Kind;
-use beeline_sockets::table;
+use beeline_sockets::{in_first_page, table};
 use libc::{c_int, c_uint};
 
 /// `struct io_uring_params`, as far as it is read.
@@ -68,7 +68,7 @@ pub fn is_seen_into(flags: u32) -> bool {
 /// # Safety
 /// `parameters` must be a `struct io_uring_params`, unless it lies in the first page, which is never mapped.
 pub unsafe fn flags_of(parameters: *const Parameters) -> Option<u32> {
-    if (parameters as usize) < 4096 {
+    if in_first_page(parameters as usize) {
         return None;
     }
     // SAFETY: the caller guarantees it. The alignment is the program's affair.
@@ -129,7 +129,7 @@ pub fn registers_files(operation: c_uint) -> bool {
 /// `message` must be a header, unless it lies in the first page.
 unsafe fn has_control(message: *const libc::msghdr) -> bool {
     // SAFETY: the caller guarantees it.
-    message as usize >= 4096 && unsafe { (&raw const (*message).msg_controllen).read_unaligned() } != 0
+    !in_first_page(message as usize) && unsafe { (&raw const (*message).msg_controllen).read_unaligned() } != 0
 }
 
 /// Whether a descriptor is the kernel's alone.

@@ -1,9 +1,9 @@
 //! One watched fd.
 
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::super::events::{EPOLLIN, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM};
-use super::{Companion, Heat, Registered, Seen};
+use super::{Companion, FaultCell, Heat, Registered, Seen};
 use crate::desc::Desc;
 
 /// One watched fd. Changed only under the set's lock.
@@ -18,8 +18,8 @@ pub struct Entry {
     pub dead: AtomicBool,
     /// Whether the kernel watches the anchor for `EPOLLOUT`.
     pub kernel_out: AtomicBool,
-    /// A fault of the peer that nobody has dealt with yet, by its number; 0 for none.
-    pub fault: AtomicU8,
+    /// A fault of the peer that nobody has dealt with yet.
+    pub fault: FaultCell,
     /// Whether the app has deleted the entry and the kernel still has it. Then it is not in use.
     pub parked: AtomicBool,
     /// What the app asked for.

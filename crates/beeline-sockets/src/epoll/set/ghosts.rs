@@ -42,7 +42,7 @@ impl Set {
             target.store(source.load(Relaxed), Relaxed);
         }
         new.seen.take_over(&old.seen);
-        new.fault.store(old.fault.load(Relaxed), Relaxed);
+        new.fault.set(old.fault.get());
         new.registered.restore(old.registered.saved());
         if old.heat.is_hot() || old.companion.is_in() {
             self.make_hot(to, new);

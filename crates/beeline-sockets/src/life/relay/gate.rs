@@ -58,7 +58,7 @@ impl Attendance {
     }
 
     /// The number of the gate in the relay's set.
-    pub(super) const GATE: u64 = 2;
+    const GATE: u64 = 2;
     /// That of the first sharer.
     const FIRST: u64 = 16;
 

@@ -209,7 +209,7 @@ extern "C" fn midwife(birth: &Birth) -> ! {
         // The byte is the app's to read.
         let mut fds = [libc::pollfd { fd: read, events: libc::POLLIN, revents: 0 }];
         // SAFETY: no timeout, no mask. All signals are blocked, so it ends when there is something.
-        let _ = unsafe { kernel::ppoll(&mut fds, core::ptr::null(), core::ptr::null()) };
+        let _ = unsafe { kernel::ppoll(&mut fds, core::ptr::null_mut(), core::ptr::null()) };
     }
     end()
 }
