@@ -6,10 +6,10 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use beeline_shm::sys::{self, call};
+use beeline_shm::{Fd, sys};
 use beeline_stats::Counter;
 
-use crate::kernel::{descriptor_limit, fcntl, now_ns, recent_descriptor_limit};
+use crate::kernel::{descriptor_limit, epoll_create, fcntl, now_ns, recent_descriptor_limit};
 use crate::stats;
 
 /// The numbers of descriptors that can be ours, hidden, or members of a set, here and in all other tables: those below
@@ -182,14 +182,10 @@ fn may_keep_below(limit: usize) -> bool {
 pub fn has_spare() -> bool {
     let limit = descriptor_limit();
     let from = hidden_from(limit);
-    // SAFETY: no arguments. Any descriptor would do; one that is made for this is never the app's.
-    let probe = unsafe { call(libc::SYS_epoll_create1, [libc::EPOLL_CLOEXEC as usize, 0, 0, 0, 0, 0]) };
-    let Ok(probe) = probe else { return false };
-    let twin = fcntl(probe as i32, libc::F_DUPFD_CLOEXEC, from);
-    for fd in core::iter::once(probe).chain(twin) {
-        let _ = sys::close(fd as i32);
-    }
-    probe < last_numbers(limit) && twin.is_ok()
+    // Any descriptor would do; one that is made for this is never the app's.
+    let Ok(probe) = epoll_create().map(Fd::own) else { return false };
+    let twin = fcntl(probe.get(), libc::F_DUPFD_CLOEXEC, from).map(|twin| Fd::own(twin as i32));
+    (probe.get() as usize) < last_numbers(limit) && twin.is_ok()
 }
 
 /// The last 128 numbers below the limit, or the last eighth of a small one, begin here.

@@ -11,7 +11,7 @@ pub mod environment;
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{
-    AtomicBool, AtomicU16, AtomicU32,
+    AtomicBool, AtomicU32,
     Ordering::{Acquire, Relaxed, Release},
 };
 
@@ -22,6 +22,7 @@ use beeline_stats::{Reason, Tunables};
 
 use crate::Outcome;
 use crate::lock::Lock;
+use crate::reason_cell::ReasonCell;
 
 /// Forks of every kind so far. Counted by the `vfork` stub of `beeline-preload`, too, in assembly.
 ///
@@ -43,8 +44,8 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 #[unsafe(link_section = ".fork")]
 static GENERATION: AtomicU32 = AtomicU32::new(1);
 
-/// Why nothing more may be accelerated, plus one; 0 as long as it may.
-static STOPPED: AtomicU16 = AtomicU16::new(0);
+/// Why nothing more may be accelerated; none as long as it may.
+static STOPPED: ReasonCell = ReasonCell::NONE;
 
 struct Config {
     ready: AtomicBool,
@@ -138,18 +139,16 @@ fn is_for_this_program(rule: &Rule<'_>) -> bool {
 
 /// Nothing is accelerated in this process from now on. What is already is not touched. The statistics are to be told.
 pub(crate) fn stop(reason: Reason) {
-    // The first reason stays.
-    let _ = STOPPED.compare_exchange(0, (reason as u16).saturating_add(1), Relaxed, Relaxed);
+    STOPPED.set_first(reason);
 }
 
 /// Why nothing is accelerated in this process any more.
 pub(crate) fn stopped_because() -> Option<Reason> {
-    let index = STOPPED.load(Relaxed).checked_sub(1)?;
-    Reason::ALL.get(usize::from(index)).copied()
+    STOPPED.get()
 }
 
 pub fn has_stopped() -> bool {
-    STOPPED.load(Relaxed) != 0
+    STOPPED.is_some()
 }
 
 /// Forks, vforks and spawns of the process so far.

@@ -10,6 +10,21 @@ use beeline_stats::Reason;
 pub struct ReasonCell(AtomicU16);
 
 impl ReasonCell {
+    /// None is held.
+    pub const NONE: Self = Self(AtomicU16::new(0));
+
+    /// Whether one is held.
+    #[inline]
+    #[must_use]
+    pub fn is_some(&self) -> bool {
+        self.0.load(Relaxed) != 0
+    }
+
+    /// Holds this one from now on, unless one is held already.
+    pub fn set_first(&self, reason: Reason) {
+        let _ = self.0.compare_exchange(0, encode(Some(reason)), Relaxed, Relaxed);
+    }
+
     /// The reason.
     #[must_use]
     pub fn get(&self) -> Option<Reason> {
@@ -51,7 +66,10 @@ mod tests {
         let cell = ReasonCell::default();
         assert_eq!(cell.get(), None);
         for &reason in Reason::ALL {
-            assert_eq!(cell.replace(Some(reason)), None);
+            assert!(!cell.is_some());
+            cell.set_first(reason);
+            cell.set_first(Reason::Disabled);
+            assert!(cell.is_some());
             assert_eq!(cell.replace(None), Some(reason));
         }
         assert_eq!(decode(u16::MAX), None);

@@ -12,6 +12,7 @@ use core::sync::atomic::{
 
 use beeline_lane::{End, LaneMemory, RxState, Storage, TxState, WAKE_ARMED, Wake, flags};
 
+use crate::Errno;
 use crate::lock::shared::SharedLock;
 
 /// Options an app may set on one connection and read back.
@@ -148,9 +149,6 @@ pub mod extra {
     pub const INQ: u32 = 2;
 }
 
-/// `TCP_INQ` of linux/tcp.h, which the libc crate lacks.
-pub const TCP_INQ: i32 = 36;
-
 /// Bits of [`SideState::state`].
 pub mod state {
     /// `shutdown(SHUT_RD)` here.
@@ -179,7 +177,7 @@ pub mod state {
     pub const BRIDGED: u32 = 1024;
     /// This client's hello lies at a door, and is not seen to be taken (`offers` of beeline-sockets).
     pub const OFFERED: u32 = 2048;
-    /// The ends are in two network namespaces and hold the two ends of one TCP connection ([`crate::meet`], `agent`).
+    /// The ends are in two network namespaces and hold the two ends of one TCP connection ([`crate::agent`]).
     pub const MET: u32 = 4096;
     /// The connection ends when that TCP connection does.
     pub const CUTS: u32 = 8192;
@@ -295,7 +293,7 @@ impl SideState {
     pub fn note_extra(&self, level: i32, name: i32, value: i32) {
         let bit = match (level, name) {
             (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => extra::ZEROCOPY,
-            (libc::IPPROTO_TCP, TCP_INQ) => extra::INQ,
+            (libc::IPPROTO_TCP, libc::TCP_INQ) => extra::INQ,
             _ => return,
         };
         match value {
@@ -371,9 +369,10 @@ impl SideState {
         flags & libc::MSG_DONTWAIT == 0 && self.nonblock.load(Relaxed) == 0
     }
 
-    /// Takes the pending error, as `SO_ERROR` does; 0 if there is none.
-    pub fn take_error(&self) -> i32 {
-        if self.error.load(Relaxed) == 0 { 0 } else { self.error.swap(0, Relaxed) }
+    /// Takes the pending error, as `SO_ERROR` does, if there is one.
+    pub fn take_error(&self) -> Option<Errno> {
+        let errno = if self.error.load(Relaxed) == 0 { 0 } else { self.error.swap(0, Relaxed) };
+        (errno != 0).then_some(Errno(errno))
     }
 
     /// A stored option.

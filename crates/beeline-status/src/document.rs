@@ -126,7 +126,7 @@ pub struct Draining {
 }
 
 /// What a bridge itself adds to the trip of a message: medians in nanoseconds, nothing where nothing was measured. The
-/// module `data/share.rs` of the bridge says what the parts are.
+/// module `data/own_time.rs` of the bridge says what the parts are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Medians {
     /// A round that finds nothing.

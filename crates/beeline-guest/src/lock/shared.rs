@@ -260,8 +260,8 @@ static DISTANCE: AtomicUsize = AtomicUsize::new(0);
 /// There is none, or it is not to be found.
 const NOWHERE: usize = usize::MAX;
 
-/// Finds out where threads have their lists of robust futexes. To be called before system calls may be filtered.
-pub fn find_robust_list() {
+/// Finds out where threads have their lists of robust futexes.
+fn find_robust_list() {
     if DISTANCE.load(Relaxed) != 0 {
         return;
     }

@@ -117,25 +117,12 @@ unsafe extern "C" {
     static environ: *const *const libc::c_char;
 }
 
-/// The value of an environment variable; `name` ends in `=`. The list is walked by hand because `getenv` may
-/// be interposed by the app, as shells do.
+/// The value of an environment variable; `name` ends in `=`. Not by `getenv`, which the app may interpose, as shells
+/// do.
 pub fn variable(name: &[u8]) -> Option<&'static [u8]> {
     // SAFETY: libc's variable; its value is null or a null-terminated array of strings, which nobody changes
     // while the process starts.
-    unsafe {
-        let mut entry = environ;
-        if entry.is_null() {
-            return None;
-        }
-        while !(*entry).is_null() {
-            let text = core::ffi::CStr::from_ptr(*entry).to_bytes();
-            if let Some(value) = text.strip_prefix(name) {
-                return Some(value);
-            }
-            entry = entry.add(1);
-        }
-    }
-    None
+    unsafe { strings(environ) }.find_map(|text| text.to_bytes().strip_prefix(name))
 }
 
 /// Whether the library came by the environment.

@@ -6,7 +6,7 @@ use crate::desc::TxGuard;
 use crate::ending::SHUT_BOTH;
 use crate::side::reset;
 use crate::side::{SideState, state};
-use crate::{Outcome, kernel};
+use crate::{Errno, Outcome, kernel};
 
 /// Whether the peer reads no more: TCP takes the first send to it, and is reset for that.
 pub(super) fn peer_reads_no_more(guard: &TxGuard) -> bool {
@@ -38,14 +38,11 @@ pub(super) fn broken(side: &SideState, sent: usize, how: i32) -> Outcome {
     if sent != 0 {
         return Outcome::Done(sent as isize);
     }
-    let errno = match side.take_error() {
-        0 => libc::EPIPE,
-        errno => errno,
-    };
-    if errno == libc::EPIPE && how & libc::MSG_NOSIGNAL == 0 {
+    let errno = side.take_error().unwrap_or(Errno(libc::EPIPE));
+    if errno == Errno(libc::EPIPE) && how & libc::MSG_NOSIGNAL == 0 {
         raise_sigpipe();
     }
-    Outcome::fail(errno)
+    Outcome::Fail(errno)
 }
 
 pub(super) fn raise_sigpipe() {

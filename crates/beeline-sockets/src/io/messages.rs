@@ -11,7 +11,6 @@ use super::send::send_iovecs;
 use super::{urgent, zerocopy};
 use crate::app_memory::bogus;
 use crate::ending::observe;
-use crate::side::TCP_INQ;
 use crate::{Errno, Outcome, control, guards, kernel, table, wait};
 
 /// `sendmsg(2)`. Ancillary data has no meaning on TCP; what the kernel knows at the socket's level is ignored, and
@@ -131,7 +130,7 @@ pub unsafe fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> Outcom
     };
     if let Outcome::Done(_) = outcome {
         if let Some(left) = left {
-            control.put(libc::IPPROTO_TCP, TCP_INQ, &left.to_ne_bytes());
+            control.put(libc::IPPROTO_TCP, libc::TCP_INQ, &left.to_ne_bytes());
         }
         // SAFETY: a valid message, as the caller guarantees.
         unsafe {
@@ -168,11 +167,10 @@ pub unsafe fn recvmmsg(
     // do_recvmmsg() takes the pending error first, and leaves one that ends a call with messages for the next.
     let side = desc.side();
     observe(desc, side);
-    if flags & libc::MSG_ERRQUEUE == 0 {
-        match side.take_error() {
-            0 => {}
-            errno => return Outcome::fail(errno),
-        }
+    if flags & libc::MSG_ERRQUEUE == 0
+        && let Some(errno) = side.take_error()
+    {
+        return Outcome::Fail(errno);
     }
     let mut done = 0;
     let mut flags = flags;

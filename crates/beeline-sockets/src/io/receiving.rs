@@ -21,7 +21,7 @@ use crate::desc::{Desc, Pin, RxGuard, Unlocked};
 use crate::ending::{Next, observe};
 use crate::side::{SideState, state};
 use crate::wait::{Patience, ticks};
-use crate::{Outcome, kernel, stats, table, upkeep};
+use crate::{Errno, Outcome, kernel, stats, table, upkeep};
 
 /// One call.
 struct Receiving<'p, 'a, I> {
@@ -84,7 +84,7 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
             // Nothing that the ring says is believed any more.
             drop(guard);
             return match side.take_error() {
-                errno if errno != 0 && self.got == 0 => Break(Outcome::fail(errno)),
+                Some(errno) if self.got == 0 => Break(Outcome::Fail(errno)),
                 _ => self.done(),
             };
         }
@@ -232,7 +232,7 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
                 return self.done();
             }
             if pending {
-                return Break(Outcome::fail(side.take_error()));
+                return Break(over(side, 0));
             }
             return match empty(fd, desc, guard, self.peeks()) {
                 Some(Outcome::Kernel) => Break(left(self.given, desc, 0)),
@@ -284,13 +284,18 @@ fn read_some(guard: &RxGuard, present: &mut Sink<'_>, anchor: &Anchor) -> Result
 /// What `recv` returns when nothing will come any more: the order of tcp_recvmsg_locked().
 #[cold]
 fn over(side: &SideState, got: usize) -> Outcome {
-    if got != 0 || side.is(state::PEER_FIN) {
-        return Outcome::Done(got as isize);
+    match got {
+        0 => end_of_stream(side).map_or_else(Outcome::Fail, |()| Outcome::Done(0)),
+        _ => Outcome::Done(got as isize),
     }
-    match side.take_error() {
-        0 => Outcome::Done(0),
-        errno => Outcome::fail(errno),
+}
+
+/// How a stream ends of which everything was read: in good order, or with the error that TCP would tell now.
+pub(super) fn end_of_stream(side: &SideState) -> Result<(), Errno> {
+    if side.is(state::PEER_FIN) {
+        return Ok(());
     }
+    side.take_error().map_or(Ok(()), Err)
 }
 
 /// A non-blocking `recv` that found nothing: from now on the kernel's view must tell about new data, as the app may

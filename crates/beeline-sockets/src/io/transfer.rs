@@ -20,7 +20,7 @@ use super::peeked;
 use super::pipe::Pipe;
 use super::readiness::receive_over;
 use super::receive;
-use super::receiving;
+use super::receiving::{self, end_of_stream};
 use super::send::{self};
 use super::sending;
 use crate::anchor::Anchor;
@@ -255,25 +255,14 @@ fn wait_for_pipe(pipe: i32, events: i16, nonblocking: bool) -> Result<i16, Outco
 #[cold]
 fn at_urgent_byte(desc: &Desc, side: &SideState) -> Result<usize, Outcome> {
     observe(desc, side);
-    if side.is(state::PEER_FIN) {
-        return Ok(0);
-    }
-    match side.take_error() {
-        0 if !receive_over(side) && side.nonblock.load(Relaxed) != 0 => Err(Outcome::fail(libc::EAGAIN)),
-        0 => Ok(0),
-        errno => Err(Outcome::fail(errno)),
-    }
+    end_of_stream(side).map_err(Outcome::Fail)?;
+    let goes_on = !side.is(state::PEER_FIN) && !receive_over(side);
+    if goes_on && side.nonblock.load(Relaxed) != 0 { Err(Outcome::fail(libc::EAGAIN)) } else { Ok(0) }
 }
 
 /// What a splice from a lane returns if nothing will come any more.
 fn nothing_more(side: &SideState) -> Result<usize, Outcome> {
-    if side.is(state::PEER_FIN) {
-        return Ok(0);
-    }
-    match side.take_error() {
-        0 => Ok(0),
-        errno => Err(Outcome::fail(errno)),
-    }
+    end_of_stream(side).map(|()| 0).map_err(Outcome::Fail)
 }
 
 /// What a splice into a pipe returns that nobody reads.

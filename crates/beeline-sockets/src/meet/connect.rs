@@ -187,10 +187,7 @@ unsafe fn again(fd: i32, desc: &'static Desc, address: *const libc::sockaddr, le
     if guard.side.state.fetch_and(!state::CONNECTING, AcqRel) & state::CONNECTING == 0 {
         return Outcome::fail(libc::EISCONN);
     }
-    match guard.side.take_error() {
-        0 => Outcome::OK,
-        errno => Outcome::fail(errno),
-    }
+    guard.side.take_error().map_or(Outcome::OK, Outcome::Fail)
 }
 
 /// Whether the kernel would take this destination for a socket of this family.

@@ -19,7 +19,7 @@ use crate::desc::{Desc, Draft};
 use crate::ending::observe;
 use crate::linger::end_lingering;
 use crate::operations::Operations;
-use crate::side::{MAGIC, SideState, TCP_INQ, clear_stands, force_peer_look, mark_linger, stamp_if_all_read, state};
+use crate::side::{MAGIC, SideState, clear_stands, force_peer_look, mark_linger, stamp_if_all_read, state};
 use crate::wait::fresh::{self, Origin};
 use crate::{follow, hidden, io, kernel, process, table};
 
@@ -170,7 +170,7 @@ pub(super) fn carry_draft(draft: &Draft, side: &SideState) {
         target.value.store(source.value.load(Relaxed), Relaxed);
         target.key.store(source.key.load(Relaxed), Relaxed);
     }
-    for (level, name) in [(libc::SOL_SOCKET, libc::SO_ZEROCOPY), (libc::IPPROTO_TCP, TCP_INQ)] {
+    for (level, name) in [(libc::SOL_SOCKET, libc::SO_ZEROCOPY), (libc::IPPROTO_TCP, libc::TCP_INQ)] {
         side.note_extra(level, name, side.option(level, name).unwrap_or(0));
     }
     side.rx.set_urgent_inline(side.option(libc::SOL_SOCKET, libc::SO_OOBINLINE) == Some(1));

@@ -115,7 +115,7 @@ fn error_of(fd: i32, desc: &'static Desc) -> Option<i32> {
             return None;
         }
     }
-    Some(side.take_error())
+    Some(side.take_error().map_or(0, |errno| errno.0))
 }
 
 /// Where an app wants the value of an option.

@@ -2,8 +2,6 @@
 
 use beeline_stats::Reason;
 
-use crate::side::TCP_INQ;
-
 /// What an option of a lane is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Class {
@@ -132,7 +130,7 @@ pub(super) const TABLE: &[(i32, i32, Class)] = &[
     (libc::IPPROTO_TCP, TCP_MD5SIG_EXT, Class::Blocking(OPTION)),
     (libc::IPPROTO_TCP, libc::TCP_REPAIR, Class::Blocking(OPTION)),
     (libc::IPPROTO_TCP, TCP_ULP, Class::Blocking(OPTION)),
-    (libc::IPPROTO_TCP, TCP_INQ, Class::Range(0, 1)),
+    (libc::IPPROTO_TCP, libc::TCP_INQ, Class::Range(0, 1)),
     (libc::IPPROTO_TCP, TCP_TX_DELAY, Class::Blocking(OPTION)),
     (libc::IPPROTO_TCP, TCP_FASTOPEN_CONNECT, Class::Blocking(Reason::FastOpen)),
     (libc::IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, Class::Blocking(Reason::FastOpen)),
