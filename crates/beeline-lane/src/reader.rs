@@ -318,7 +318,7 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
         let last = self.state.read_wake.load(Relaxed);
         if last & WAKE_ARMED != 0 {
             self.storage.clear_wake(self.end, Wake::Read, last);
-            self.state.read_wake.store(last & !1, Relaxed);
+            self.state.read_wake.store(last & !WAKE_ARMED, Relaxed);
         }
         let taken = bells.drain_all()?;
         self.state.bells.store(self.state.bells.load(Relaxed).wrapping_add(taken), Relaxed);

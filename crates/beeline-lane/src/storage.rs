@@ -194,7 +194,7 @@ impl Storage for LaneMemory {
     #[inline]
     fn clear_wake(&self, end: End, wake: Wake, seen: u32) {
         use core::sync::atomic::Ordering::Relaxed;
-        let _ = self.wake_word(end, wake).compare_exchange(seen, seen & !1, Relaxed, Relaxed);
+        let _ = self.wake_word(end, wake).compare_exchange(seen, seen & !beeline_shm::WAKE_ARMED, Relaxed, Relaxed);
     }
     #[inline(always)]
     fn copy_in(&self, end: End, position: u32, source: Source<'_>) {

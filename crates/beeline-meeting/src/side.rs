@@ -15,6 +15,10 @@ use beeline_lane::{End, LaneMemory, RxState, Storage, TxState, WAKE_ARMED, Wake,
 use crate::Errno;
 use crate::lock::shared::SharedLock;
 
+mod linger_cell;
+
+pub use linger_cell::LingerCell;
+
 /// Options an app may set on one connection and read back.
 pub const OPTIONS: usize = 32;
 
@@ -48,8 +52,8 @@ pub struct SideState {
     /// `SO_RCVLOWAT` in bytes; 0 for one, [`LOWERED`] after it was more. With [`PEEKED`], for the sake of the quick
     /// path, which has one look at it.
     rcv_lowat: AtomicU32,
-    /// `SO_LINGER`: 0 off, otherwise seconds + 1.
-    pub linger: AtomicU32,
+    /// `SO_LINGER`.
+    pub linger: LingerCell,
     /// `SO_RCVTIMEO` in nanoseconds; 0 means none.
     pub rcv_timeout_ns: AtomicU64,
     /// `SO_SNDTIMEO` in nanoseconds; 0 means none.
@@ -457,7 +461,7 @@ pub fn clear_stands(lane: &LaneMemory, end: End) {
 /// Tells the peer what it means if this end vanishes, for one who holds both locks.
 pub fn mark_linger(lane: &LaneMemory, end: End, side: &SideState) {
     let ours = lane.flags(end);
-    let meant = if side.linger.load(Relaxed) == 1 { ours | flags::ABORTS } else { ours & !flags::ABORTS };
+    let meant = if side.linger.aborts() { ours | flags::ABORTS } else { ours & !flags::ABORTS };
     if meant != ours {
         lane.set_flags(end, meant);
     }

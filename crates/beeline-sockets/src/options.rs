@@ -121,7 +121,7 @@ unsafe fn record(fd: i32, desc: &'static Desc, level: i32, name: i32, value: *co
         }
         Class::ReceiveTimeout => draft.rcv_timeout_ns.store(timeout_of(fd, libc::SO_RCVTIMEO), Relaxed),
         Class::SendTimeout => draft.snd_timeout_ns.store(timeout_of(fd, libc::SO_SNDTIMEO), Relaxed),
-        Class::Linger => draft.linger.store(linger_of(fd), Relaxed),
+        Class::Linger => draft.linger.set(linger_of(fd)),
         Class::ReceiveLowWater => {
             let bytes = kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).unwrap_or(1);
             draft.rcv_lowat.store(bytes as u32, Relaxed);
@@ -258,7 +258,7 @@ fn adopt(desc: &'static Desc, template: i32, level: i32, name: i32, class: Class
     match class {
         Class::ReceiveTimeout => side.rcv_timeout_ns.store(timeout_of(template, libc::SO_RCVTIMEO), Relaxed),
         Class::SendTimeout => side.snd_timeout_ns.store(timeout_of(template, libc::SO_SNDTIMEO), Relaxed),
-        Class::Linger => side.linger.store(linger_of(template), Relaxed),
+        Class::Linger => side.linger.set(linger_of(template)),
         Class::ReceiveLowWater => {
             let bytes = kernel::getsockopt::<i32>(template, libc::SOL_SOCKET, libc::SO_RCVLOWAT).unwrap_or(1);
             crate::io::set_low_water(desc, bytes as u32);
@@ -313,11 +313,9 @@ fn timeout_of(fd: i32, name: i32) -> u64 {
     })
 }
 
-fn linger_of(fd: i32) -> u32 {
-    match kernel::getsockopt::<libc::linger>(fd, libc::SOL_SOCKET, libc::SO_LINGER) {
-        Ok(linger) if linger.l_onoff != 0 => (linger.l_linger as u32).saturating_add(1),
-        _ => 0,
-    }
+fn linger_of(fd: i32) -> Option<u32> {
+    let linger = kernel::getsockopt::<libc::linger>(fd, libc::SOL_SOCKET, libc::SO_LINGER).ok()?;
+    (linger.l_onoff != 0).then_some(linger.l_linger as u32)
 }
 
 /// The value of an integer option; `None` if it is something else.

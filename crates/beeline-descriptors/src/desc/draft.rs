@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::ConnectableCell;
 use crate::kernel;
-use crate::side::{OptionValue, store_option};
+use crate::side::{LingerCell, OptionValue, store_option};
 
 /// Options set before there is a connection.
 #[derive(Default)]
@@ -16,7 +16,7 @@ pub struct Draft {
     /// `SO_RCVLOWAT`, as in the side.
     pub rcv_lowat: AtomicU32,
     /// `SO_LINGER`, as in the side.
-    pub linger: AtomicU32,
+    pub linger: LingerCell,
     /// Who connects the socket, or what keeps it on TCP.
     pub connectable: ConnectableCell,
     /// The socket has an owner (`F_SETOWN`).
@@ -39,7 +39,7 @@ impl Draft {
         self.rcv_timeout_ns.store(0, Relaxed);
         self.snd_timeout_ns.store(0, Relaxed);
         self.rcv_lowat.store(0, Relaxed);
-        self.linger.store(0, Relaxed);
+        self.linger.set(None);
         self.owned.store(false, Relaxed);
         self.bound.store(false, Relaxed);
         self.connectable.clear();

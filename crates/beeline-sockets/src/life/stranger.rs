@@ -50,7 +50,7 @@ pub(super) fn give_away(fd: i32, desc: &'static Desc) {
 fn fail_at_end(desc: &'static Desc) {
     let _both = desc.lock_both();
     if desc.is_lane() {
-        desc.side().linger.store(1, Relaxed);
+        desc.side().linger.set(Some(0));
     }
 }
 

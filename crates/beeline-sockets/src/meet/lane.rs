@@ -165,7 +165,7 @@ pub(super) fn carry_draft(draft: &Draft, side: &SideState) {
         ..=1 => 0,
         bytes => bytes,
     });
-    side.linger.store(draft.linger.load(Relaxed), Relaxed);
+    side.linger.set(draft.linger.get());
     for (target, source) in side.options.iter().zip(&draft.options) {
         target.value.store(source.value.load(Relaxed), Relaxed);
         target.key.store(source.key.load(Relaxed), Relaxed);
@@ -244,7 +244,7 @@ fn end_for_all(desc: &'static Desc, lane: &LaneMemory, side: &SideState) {
     observe(desc, side);
     let unread = io::unread_hint(desc, side) != 0;
     // A reset is no FIN: only one that was sent before it is seen before it.
-    let resets = (unread || side.linger.load(Relaxed) == 1) && !side.is_finished();
+    let resets = (unread || side.linger.aborts()) && !side.is_finished();
     let last = if resets { flags::RESET } else { flags::FIN };
     let stands = !unread && !resets && standing::may_stand(desc, lane, side);
     let ours = if stands { lane.flags(end) } else { lane.flags(end) & !flags::STANDS };

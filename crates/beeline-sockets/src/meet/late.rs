@@ -413,7 +413,7 @@ pub(crate) fn carry_options(side: &SideState, tcp: i32) {
     if lowat > 1 {
         let _ = kernel::setsockopt(tcp, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &(lowat as i32));
     }
-    set_linger(tcp, side.linger.load(Relaxed).checked_sub(1));
+    set_linger(tcp, side.linger.get());
 }
 
 fn set_linger(tcp: i32, seconds: Option<u32>) {

@@ -53,7 +53,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::{End, LaneMemory, Writer, flags, seat};
+use beeline_lane::{End, LaneMemory, WAKE_ARMED, Writer, flags, seat};
 use beeline_stats::tunables::{Standing as Wanted, option};
 use beeline_stats::{Counter, Reason};
 use beeline_wire::ConnName;
@@ -133,7 +133,7 @@ pub(super) fn may_stand(desc: &Desc, lane: &LaneMemory, side: &SideState) -> boo
         && !desc.shared.load(Relaxed)
         && desc.keepers.pins() == 0
         && !side.is(state::RESET | state::SHUT_RD | state::SHUT_WR | state::POISONED)
-        && side.linger.load(Relaxed) == 0
+        && side.linger.get().is_none()
         && !desc.draft.owned.load(Relaxed)
         // Nobody here has ever slept for room: that leaves an anchor without any.
         && lane.write_wake(desc.end()).load(Relaxed) == 0
@@ -146,7 +146,7 @@ pub(super) fn keep(desc: &'static Desc, lane: &LaneMemory, side: &SideState) -> 
     let (end, peer) = (desc.end(), desc.end().peer());
     let Some(pooled) = desc.pooled() else { return false };
     if lane.flags(peer) & flags::STANDS == 0
-        || lane.write_wake(peer).load(Relaxed) & 1 != 0
+        || lane.write_wake(peer).load(Relaxed) & WAKE_ARMED != 0
         || io::unread_hint(desc, side) != 0
     {
         return false;

@@ -73,8 +73,8 @@ pub unsafe fn getsockopt(fd: i32, level: i32, name: i32, value: *mut u8, length:
             return unsafe { target.give(&time(side.snd_timeout_ns.load(Relaxed))) };
         }
         Class::Linger => {
-            let linger = side.linger.load(Relaxed);
-            let linger = libc::linger { l_onoff: i32::from(linger != 0), l_linger: linger.saturating_sub(1) as i32 };
+            let seconds = side.linger.get();
+            let linger = libc::linger { l_onoff: seconds.is_some().into(), l_linger: seconds.unwrap_or(0) as i32 };
             // SAFETY: forwarded.
             return unsafe { target.give(&linger) };
         }

@@ -3,7 +3,6 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::Ordering::Relaxed;
 
 use beeline_sockets::{Outcome, calls, io, kernel, table};
 
@@ -48,7 +47,7 @@ fn resets_are_passed_on_after_the_bytes_before_them() {
                 std::thread::yield_now();
             }
         } else {
-            side.linger.store(1, Relaxed);
+            side.linger.set(Some(0));
         }
         close(client);
         assert_eq!(program.read(&mut bytes).unwrap(), 10);
