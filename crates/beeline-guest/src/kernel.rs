@@ -1,7 +1,7 @@
 //! The system calls we make, without libc. Each is the manual page's call with Rust types.
 
 mod numbers;
-mod select;
+mod poll;
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -12,7 +12,7 @@ use crate::Errno;
 
 pub(crate) use numbers::descriptor_limit;
 pub use numbers::{forget_descriptor_limit, recent_descriptor_limit};
-pub use select::await_any;
+pub use poll::{await_any, poll_at_once, poll_now, ppoll, sleep_ms, sleep_ns};
 
 /// Room for any socket address.
 #[repr(C)]
@@ -333,38 +333,6 @@ pub fn ioctl_int(fd: i32, request: u64, value: &mut i32) -> SysResult {
     unsafe { call(libc::SYS_ioctl, args) }
 }
 
-/// `ppoll(2)`; `timeout` null means for ever; `mask` null keeps the mask.
-///
-/// # Safety
-/// `timeout` and `mask` must be null or valid; the kernel writes what remains of the time into `timeout`, and `mask`
-/// points to a kernel signal set of 8 bytes.
-pub unsafe fn ppoll(fds: &mut [libc::pollfd], timeout: *mut libc::timespec, mask: *const u64) -> SysResult {
-    let args = [fds.as_mut_ptr() as usize, fds.len(), timeout as usize, mask as usize, 8, 0];
-    // SAFETY: the slice is live; the caller guarantees the rest.
-    unsafe { call(libc::SYS_ppoll, args) }
-}
-
-/// `ppoll(2)` that does not wait.
-///
-/// # Errors
-/// Those of ppoll(2).
-pub fn poll_at_once(fds: &mut [libc::pollfd]) -> SysResult {
-    let mut zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a live timeout, no mask.
-    unsafe { ppoll(fds, &raw mut zero, core::ptr::null()) }
-}
-
-/// What the kernel reports for one fd right now (poll(2) with no wait); 0 on error.
-pub fn poll_now(fd: i32, events: i16) -> i16 {
-    let mut fds = [libc::pollfd { fd, events, revents: 0 }];
-    let mut zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a live timeout, no mask.
-    match unsafe { await_any(&mut fds, &raw mut zero, core::ptr::null()) } {
-        Ok(_) => fds[0].revents,
-        Err(_) => 0,
-    }
-}
-
 /// A new eventfd(2) with this count, closed on `exec`, that never blocks.
 ///
 /// # Errors
@@ -382,18 +350,6 @@ pub fn chance<const COUNT: usize>() -> Option<[u64; COUNT]> {
     // SAFETY: room for as many bytes.
     let got = unsafe { call(libc::SYS_getrandom, args) };
     (got == Ok(size_of_val(&numbers))).then_some(numbers)
-}
-
-/// Sleeps for a millisecond, or until a signal comes.
-pub fn sleep_ms() {
-    sleep_ns(1_000_000);
-}
-
-/// Sleeps for less than a second, or until a signal comes.
-pub fn sleep_ns(tv_nsec: i64) {
-    let mut timeout = libc::timespec { tv_sec: 0, tv_nsec };
-    // SAFETY: a live timeout, no mask.
-    let _ = unsafe { ppoll(&mut [], &raw mut timeout, core::ptr::null()) };
 }
 
 /// `epoll_create1(2)`, close-on-exec.

@@ -45,7 +45,7 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 static GENERATION: AtomicU32 = AtomicU32::new(1);
 
 /// Why nothing more may be accelerated; none as long as it may.
-static STOPPED: ReasonCell = ReasonCell::NONE;
+static STOPPED: ReasonCell = ReasonCell::new();
 
 struct Config {
     ready: AtomicBool,

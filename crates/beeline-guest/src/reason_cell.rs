@@ -11,7 +11,10 @@ pub struct ReasonCell(AtomicU16);
 
 impl ReasonCell {
     /// None is held.
-    pub const NONE: Self = Self(AtomicU16::new(0));
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicU16::new(0))
+    }
 
     /// Whether one is held.
     #[inline]

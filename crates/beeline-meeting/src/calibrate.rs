@@ -10,7 +10,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use beeline_shm::sys;
+use beeline_shm::socket_pair;
 use beeline_wire::BELL;
 
 use crate::kernel;
@@ -44,7 +44,7 @@ pub fn small_send_buffer() -> Option<i32> {
 
 /// Measures on a pair of sockets of our own.
 fn measure() -> Option<u32> {
-    let [ours, theirs] = sys::socket_pair().ok()?;
+    let [ours, theirs] = socket_pair().ok()?;
     choose(ours.get()).filter(|_| holds(ours.get(), theirs.get()))
 }
 

@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 
-use beeline_shm::{Fd, sys};
+use beeline_shm::{Fd, socket_pair};
 use beeline_stats::Reason;
 use beeline_wire::{ConnName, DoorName, Held, Hello};
 
@@ -18,7 +18,7 @@ use crate::{Errno, calibrate, process};
 #[must_use]
 pub fn is_open(cookie: u64) -> bool {
     let Some(door) = SockAddr::abstract_unix(DoorName::encode(cookie).as_bytes()) else { return true };
-    let Ok([probe, _peer]) = sys::socket_pair() else { return true };
+    let Ok([probe, _peer]) = socket_pair() else { return true };
     kernel::connect(probe.get(), &door) != Err(Errno(libc::ECONNREFUSED))
 }
 

@@ -29,7 +29,7 @@ pub mod sys;
 
 pub use buffer::{Sink, Source};
 pub use copy::{HAS_COPY_AROUND, full_fence, prefetch_write};
-pub use fd::Fd;
+pub use fd::{Fd, socket_pair};
 pub use lane_memory::{
     Cursor, End, FLAG_URGENT, INLINE_BYTES, LaneMemory, MapError, RING_BYTES_MAX, RING_BYTES_MIN, WAKE_ARMED,
     WAKE_ORDER, lane_bytes,

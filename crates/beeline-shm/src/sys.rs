@@ -7,8 +7,6 @@
 use core::arch::asm;
 use core::sync::atomic::AtomicU32;
 
-use crate::Fd;
-
 /// A kernel error number (always positive), as in errno(3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Errno(pub i32);
@@ -109,18 +107,6 @@ pub fn futex(word: &AtomicU32, operation: i32, value: u32, timeout: Option<&libc
     // SAFETY: the word and the timeout outlive the call. Waiting and waking only read them; an operation on a second
     // word fails, as its address is null, and one that writes to the first does so atomically.
     unsafe { syscall6(libc::SYS_futex, args) };
-}
-
-/// Two `AF_UNIX` stream sockets that are connected to each other, close-on-exec and not blocking.
-///
-/// # Errors
-/// Those of socketpair(2).
-pub fn socket_pair() -> Result<[Fd; 2], Errno> {
-    let mut ends = [-1i32; 2];
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    let args = [libc::AF_UNIX as usize, kind as usize, 0, (&raw mut ends) as usize, 0, 0];
-    // SAFETY: room for two descriptors.
-    unsafe { call(libc::SYS_socketpair, args) }.map(|_| ends.map(Fd::own))
 }
 
 /// `mmap(2)`: a shared mapping of `length` bytes of `fd` from offset 0.

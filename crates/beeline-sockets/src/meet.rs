@@ -42,6 +42,7 @@
 
 mod accept;
 mod accept_lock;
+mod accepting;
 mod admit;
 pub(crate) mod agent;
 mod arrivals;

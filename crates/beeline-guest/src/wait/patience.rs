@@ -43,8 +43,8 @@ pub struct Patience {
     interrupted: u32,
     /// Whether the thread may be cancelled in a sleep of this call.
     cancellable: bool,
-    /// Whether the call polls on instead of sleeping, as the waiter of its present wait has it ([`super::Budget::begin`]). The
-    /// process's own mode if there was none.
+    /// Whether the call polls on instead of sleeping, as the waiter of its present wait has it
+    /// ([`super::Budget::begin`]). The process's own mode if there was none.
     pub(super) polls: Option<bool>,
     /// Whether a sleep of this call looks after connections that nobody has taken yet (`offers` of beeline-sockets).
     looks_after: bool,

@@ -6,7 +6,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{End, offer};
-use beeline_shm::sys;
+use beeline_shm::socket_pair;
 use beeline_stats::Reason;
 
 use super::LaneEnd;
@@ -23,7 +23,7 @@ pub fn pair() -> Result<(LaneEnd, LaneEnd), Reason> {
     if calibrate::small_send_buffer().is_none() {
         return Err(Reason::KernelUnsupported);
     }
-    let [near, far] = sys::socket_pair().map_err(|_| Reason::DescriptorsShort)?;
+    let [near, far] = socket_pair().map_err(|_| Reason::DescriptorsShort)?;
     let offer = pool::client_lane(COOKIE)?;
     for end in [End::Client, End::Server] {
         offer.lane.memory().read_wake(end).store(beeline_lane::BEGIN_ARMED, Relaxed);

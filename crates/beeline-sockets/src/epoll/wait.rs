@@ -418,7 +418,8 @@ impl Call {
     }
 }
 
-/// A sleep is over, or its thread was cancelled in it. In a child that was forked by a handler of the sleeper, nobody is counted.
+/// A sleep is over, or its thread was cancelled in it. In a child that was forked by a handler of the sleeper, nobody
+/// is counted.
 fn one_sleeper_less(set: &Set) {
     let _ = set.sleepers.fetch_update(Relaxed, Relaxed, |sleepers| sleepers.checked_sub(1));
 }

@@ -24,6 +24,7 @@ use beeline_stats::{Reason, Role};
 
 use spoken::{claimed_by, from_lobby, put_aside, told_of};
 
+use super::accepting::Accepting;
 use super::admit::take;
 use super::arrivals::{Came, look, wait_for_client};
 use super::hello_io::Refusal;
@@ -32,7 +33,7 @@ use super::listening;
 use super::lobby::{self, send_away};
 use super::reserve;
 use super::{accept_lock, agent, door, pool, reset, retreat, watched};
-use crate::desc::{Desc, Kind, Pin};
+use crate::desc::{Kind, Pin};
 use crate::kernel::{self, SockAddr};
 use crate::wait::{Patience, Woken};
 use crate::{Errno, changing, guards, stats, table};
@@ -45,17 +46,6 @@ const LOBBY_RUN: u32 = 8;
 
 /// Clients taken from TCP's queue, at most, before the door's is looked at again, where a look found nobody.
 const TCP_RUN: u32 = 4;
-
-/// One `accept4(2)` on its way.
-pub(super) struct Accepting {
-    /// The number that it was called with.
-    pub fd: i32,
-    pub desc: &'static Desc,
-    pub listener: &'static Listener,
-    pub flags: i32,
-    /// Where the client that was taken comes from.
-    pub peer: SockAddr,
-}
 
 /// `accept4(2)`; `accept` is the same with no flags. The connection's number, and its peer. `None` if the kernel is to
 /// be asked.

@@ -21,7 +21,7 @@ use beeline_stats::tunables::rules::Path;
 use beeline_stats::{Counter, Poison, Reason, Role};
 use beeline_wire::{ConnName, Endpoint, Held};
 
-use super::accept::Accepting;
+use super::accepting::Accepting;
 use super::claims::{self, Naming};
 use super::hello_io::Refusal;
 use super::listener::Listener;

@@ -2,7 +2,8 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::{Accepting, LOBBY_RUN, refuse};
+use super::{LOBBY_RUN, refuse};
+use crate::meet::accepting::Accepting;
 use crate::meet::admit::{take, take_again};
 use crate::meet::hello_io::Refusal;
 use crate::meet::lobby::{self, Again, send_away};

@@ -1,9 +1,53 @@
-//! Waiting where poll(2) refuses to.
+//! Waiting in poll(2), and where that refuses to.
 
 use beeline_shm::sys::{SysResult, call};
 
-use super::{descriptor_limit, ppoll};
+use super::descriptor_limit;
 use crate::Errno;
+
+/// `ppoll(2)`; `timeout` null means for ever; `mask` null keeps the mask.
+///
+/// # Safety
+/// `timeout` and `mask` must be null or valid; the kernel writes what remains of the time into `timeout`, and `mask`
+/// points to a kernel signal set of 8 bytes.
+pub unsafe fn ppoll(fds: &mut [libc::pollfd], timeout: *mut libc::timespec, mask: *const u64) -> SysResult {
+    let args = [fds.as_mut_ptr() as usize, fds.len(), timeout as usize, mask as usize, 8, 0];
+    // SAFETY: the slice is live; the caller guarantees the rest.
+    unsafe { call(libc::SYS_ppoll, args) }
+}
+
+/// `ppoll(2)` that does not wait.
+///
+/// # Errors
+/// Those of ppoll(2).
+pub fn poll_at_once(fds: &mut [libc::pollfd]) -> SysResult {
+    let mut zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a live timeout, no mask.
+    unsafe { ppoll(fds, &raw mut zero, core::ptr::null()) }
+}
+
+/// What the kernel reports for one fd right now (poll(2) with no wait); 0 on error.
+pub fn poll_now(fd: i32, events: i16) -> i16 {
+    let mut fds = [libc::pollfd { fd, events, revents: 0 }];
+    let mut zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a live timeout, no mask.
+    match unsafe { await_any(&mut fds, &raw mut zero, core::ptr::null()) } {
+        Ok(_) => fds[0].revents,
+        Err(_) => 0,
+    }
+}
+
+/// Sleeps for a millisecond, or until a signal comes.
+pub fn sleep_ms() {
+    sleep_ns(1_000_000);
+}
+
+/// Sleeps for less than a second, or until a signal comes.
+pub fn sleep_ns(tv_nsec: i64) {
+    let mut timeout = libc::timespec { tv_sec: 0, tv_nsec };
+    // SAFETY: a live timeout, no mask.
+    let _ = unsafe { ppoll(&mut [], &raw mut timeout, core::ptr::null()) };
+}
 
 /// As [`ppoll`], also for more entries than `RLIMIT_NOFILE` allows, which poll(2) refuses: a program that has shut
 /// itself in still waits for what it holds. Then by pselect(2), which tells only of data, room and urgent data.
