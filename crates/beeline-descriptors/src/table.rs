@@ -201,10 +201,7 @@ pub fn put_under(fd: i32, desc: &'static Desc, file: i32) -> bool {
 }
 
 fn put(file: i32, fd: i32) -> bool {
-    let flags = match kernel::fcntl(fd, libc::F_GETFD, 0) {
-        Ok(flags) if flags as i32 & libc::FD_CLOEXEC != 0 => libc::O_CLOEXEC,
-        _ => 0,
-    };
+    let flags = if kernel::is_close_on_exec(fd) == Ok(true) { libc::O_CLOEXEC } else { 0 };
     kernel::dup3(file, fd, flags).is_ok()
 }
 

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use beeline_shm::{Fd, sys};
 use beeline_stats::Counter;
 
-use crate::kernel::{descriptor_limit, epoll_create, fcntl, now_ns, recent_descriptor_limit};
+use crate::kernel::{descriptor_limit, duplicate, epoll_create, now_ns, recent_descriptor_limit, set_close_on_exec};
 use crate::stats;
 
 /// The numbers of descriptors that can be ours, hidden, or members of a set, here and in all other tables: those below
@@ -94,7 +94,7 @@ pub fn hide(fd: i32) -> i32 {
             high
         }
         None => {
-            let _ = fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
+            set_close_on_exec(fd, true);
             fd
         }
     };
@@ -111,7 +111,7 @@ pub fn hidden_twin(fd: i32) -> Option<i32> {
 
 /// A duplicate of `fd` where ours are; none if there is no room.
 fn high_twin(fd: i32) -> Option<i32> {
-    let below = |limit| fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(limit)).ok().map(|twin| twin as i32);
+    let below = |limit| duplicate(fd, hidden_from(limit), true).ok();
     // Another process may have lowered the limit.
     below(recent_descriptor_limit()).or_else(|| below(descriptor_limit()))
 }
@@ -119,10 +119,9 @@ fn high_twin(fd: i32) -> Option<i32> {
 /// A hidden duplicate of `fd` that is good to have, but not needed; none when there is little room.
 pub fn twin_to_keep(fd: i32) -> Option<i32> {
     let limit = recent_descriptor_limit();
-    let twin =
-        if may_keep_below(limit) { fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(limit)).ok()? } else { return None };
-    hidden_add(twin as i32);
-    Some(twin as i32)
+    let twin = if may_keep_below(limit) { duplicate(fd, hidden_from(limit), true).ok()? } else { return None };
+    hidden_add(twin);
+    Some(twin)
 }
 
 /// Gives a hidden descriptor another number, among the last below `limit`. None, and it is closed, if there is no room,
@@ -130,9 +129,9 @@ pub fn twin_to_keep(fd: i32) -> Option<i32> {
 pub fn move_below(fd: i32, limit: usize) -> Option<i32> {
     /// Where the last numbers are some of many.
     const LIMIT_LEAST: usize = 64;
-    let twin = if limit < LIMIT_LEAST { None } else { fcntl(fd, libc::F_DUPFD_CLOEXEC, last_numbers(limit)).ok() };
+    let twin = if limit < LIMIT_LEAST { None } else { duplicate(fd, last_numbers(limit), true).ok() };
     close_hidden(fd);
-    let twin = twin? as i32;
+    let twin = twin?;
     if twin as usize >= limit {
         let _ = sys::close(twin);
         return None;
@@ -150,9 +149,9 @@ pub fn has_room() -> bool {
 /// Hides a descriptor that is good to have, but not needed: closes it when there is little room.
 pub fn keep(fd: i32) -> Option<i32> {
     let limit = recent_descriptor_limit();
-    let kept = if may_keep_below(limit) { fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_from(limit)).ok() } else { None };
+    let kept = if may_keep_below(limit) { duplicate(fd, hidden_from(limit), true).ok() } else { None };
     let _ = sys::close(fd);
-    let hidden = kept? as i32;
+    let hidden = kept?;
     hidden_add(hidden);
     Some(hidden)
 }
@@ -184,7 +183,7 @@ pub fn has_spare() -> bool {
     let from = hidden_from(limit);
     // Any descriptor would do; one that is made for this is never the app's.
     let Ok(probe) = epoll_create().map(Fd::own) else { return false };
-    let twin = fcntl(probe.get(), libc::F_DUPFD_CLOEXEC, from).map(|twin| Fd::own(twin as i32));
+    let twin = duplicate(probe.get(), from, true).map(Fd::own);
     (probe.get() as usize) < last_numbers(limit) && twin.is_ok()
 }
 

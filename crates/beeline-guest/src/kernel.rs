@@ -1,5 +1,6 @@
 //! The system calls we make, without libc. Each is the manual page's call with Rust types.
 
+mod descriptors;
 mod numbers;
 mod poll;
 
@@ -10,6 +11,9 @@ use beeline_shm::sys::{SysResult, call};
 
 use crate::Errno;
 
+pub use descriptors::{
+    disown, duplicate, fcntl, is_blocking, is_close_on_exec, is_pipe, set_close_on_exec, set_status_flags, status_flags,
+};
 pub(crate) use numbers::descriptor_limit;
 pub use numbers::{forget_descriptor_limit, recent_descriptor_limit};
 pub use poll::{await_any, poll_at_once, poll_now, ppoll, sleep_ms, sleep_ns};
@@ -318,12 +322,6 @@ pub fn shutdown(fd: i32, how: i32) -> SysResult {
 pub fn dup3(from: i32, to: i32, flags: i32) -> SysResult {
     // SAFETY: plain numbers.
     unsafe { call(libc::SYS_dup3, [from as usize, to as usize, flags as usize, 0, 0, 0]) }
-}
-
-/// `fcntl(2)` with an integer argument, or none. Not for commands that take a pointer.
-pub fn fcntl(fd: i32, command: i32, argument: usize) -> SysResult {
-    // SAFETY: no caller passes a command whose argument is a pointer.
-    unsafe { call(libc::SYS_fcntl, [fd as usize, command as usize, argument, 0, 0, 0]) }
 }
 
 /// `ioctl(2)` that reads or writes one integer.

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 
-use beeline_shm::sys;
+use beeline_shm::{Fd, sys};
 
 use super::pool;
 use crate::fd_cell::FdCell;
@@ -62,7 +62,7 @@ pub fn change_descriptor_limit(limit: u64) -> bool {
 
 /// Whether there is a number for one descriptor more.
 fn is_room(fd: i32) -> bool {
-    kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0).is_ok_and(|probe| sys::close(probe as i32).is_ok())
+    kernel::duplicate(fd, 0, true).map(Fd::own).is_ok()
 }
 
 /// Whether the program, which is about to accept on `fd`, has no number left but those that are hidden. As long as

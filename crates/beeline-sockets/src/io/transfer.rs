@@ -143,8 +143,7 @@ fn ends(start: i64, count: usize) -> Option<i64> {
 
 /// Where it begins, judged in the order of `do_sendfile` (Linux fs/read_write.c).
 fn judged_start(fd: i32, given: Option<i64>, count: usize) -> Result<i64, Errno> {
-    let readable = kernel::fcntl(fd, libc::F_GETFL, 0)?;
-    if readable as i32 & libc::O_ACCMODE == libc::O_WRONLY {
+    if kernel::status_flags(fd)? & libc::O_ACCMODE == libc::O_WRONLY {
         return Err(Errno(libc::EBADF));
     }
     let present = seek(fd, 0, libc::SEEK_CUR);
@@ -165,20 +164,16 @@ fn sendfile_from_lane(out_fd: i32, in_fd: i32, has_offset: bool, count: usize) -
     if has_offset {
         return Outcome::fail(libc::ESPIPE);
     }
-    match kernel::fcntl(out_fd, libc::F_GETFL, 0) {
+    match kernel::status_flags(out_fd) {
         Err(errno) => return Outcome::Fail(errno),
-        Ok(flags) if flags as i32 & libc::O_ACCMODE == libc::O_RDONLY => return Outcome::fail(libc::EBADF),
+        Ok(flags) if flags & libc::O_ACCMODE == libc::O_RDONLY => return Outcome::fail(libc::EBADF),
         Ok(_) => {}
     }
-    if !is_pipe(out_fd) {
+    if !kernel::is_pipe(out_fd) {
         return Outcome::fail(libc::EINVAL);
     }
     // SAFETY: no offsets.
     unsafe { splice(in_fd, core::ptr::null(), out_fd, core::ptr::null(), count, 0) }
-}
-
-fn is_pipe(fd: i32) -> bool {
-    kernel::fcntl(fd, libc::F_GETPIPE_SZ, 0).is_ok()
 }
 
 /// `splice(2)` between a lane and a pipe.
@@ -204,14 +199,14 @@ pub unsafe fn splice(
         return Outcome::fail(libc::EINVAL);
     }
     let pipe = if out_of_lane { to } else { from };
-    let pipe_flags = match kernel::fcntl(pipe, libc::F_GETFL, 0) {
+    let pipe_flags = match kernel::status_flags(pipe) {
         Err(errno) => return Outcome::Fail(errno),
-        Ok(flags) => flags as i32,
+        Ok(flags) => flags,
     };
     let pipe_offset = if out_of_lane { to_offset } else { from_offset };
     let lane_offset = if out_of_lane { from_offset } else { to_offset };
     let wrong_way = if out_of_lane { libc::O_RDONLY } else { libc::O_WRONLY };
-    let spliced = is_pipe(pipe);
+    let spliced = kernel::is_pipe(pipe);
     if spliced && !pipe_offset.is_null() {
         return Outcome::fail(libc::ESPIPE);
     }

@@ -54,7 +54,8 @@ pub unsafe fn fcntl(fd: i32, command: i32, argument: usize) -> Outcome {
 }
 
 fn set_flags(fd: i32, desc: &'static Desc, flags: usize) -> Outcome {
-    let outcome = kernel::fcntl(fd, libc::F_SETFL, flags).into();
+    // SAFETY: flags are a number.
+    let outcome = unsafe { kernel::fcntl(fd, libc::F_SETFL, flags) }.into();
     if let Outcome::Done(_) = outcome {
         note_flags(fd, desc, flags as i32 & libc::O_NONBLOCK != 0, flags as i32 & libc::O_ASYNC != 0);
     }

@@ -30,9 +30,7 @@ pub fn close(fd: i32) -> Outcome {
 /// Whether `fd` is hidden in this process. The child of a `vfork` has copies of its parent's descriptors, which are
 /// close-on-exec, and may have put something of its own in the place of one.
 fn is_ours_here(fd: i32) -> bool {
-    is_hidden(fd)
-        && (!is_guest_of_parent()
-            || kernel::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags as i32 & libc::FD_CLOEXEC != 0))
+    is_hidden(fd) && (!is_guest_of_parent() || kernel::is_close_on_exec(fd) == Ok(true))
 }
 
 #[unsafe(link_section = ".text.fork")]
@@ -81,7 +79,7 @@ pub fn dup(fd: i32) -> Outcome {
 
 /// `fcntl(2)` with `F_DUPFD` or `F_DUPFD_CLOEXEC`.
 pub(super) fn dup_from(fd: i32, command: i32, lowest: usize) -> Outcome {
-    duplicate(fd, || kernel::fcntl(fd, command, lowest))
+    duplicate(fd, || kernel::duplicate(fd, lowest, command == libc::F_DUPFD_CLOEXEC).map(|fd| fd as usize))
 }
 
 fn duplicate(fd: i32, make: impl Fn() -> sys::SysResult) -> Outcome {
@@ -144,7 +142,7 @@ fn replace(from: i32, to: i32, flags: i32) -> Outcome {
     let (settled, result) = {
         let _changing = changing();
         // What the kernel would refuse changes nothing.
-        if let Err(errno) = kernel::fcntl(from, libc::F_GETFD, 0) {
+        if let Err(errno) = kernel::is_close_on_exec(from) {
             return Outcome::Fail(errno);
         }
         if !table::within_limit(to) {

@@ -74,7 +74,7 @@ impl Loan {
         }
         self.count = self.count.saturating_add(1);
         each_part(desc, |part| {
-            let _ = kernel::fcntl(part, libc::F_SETFD, 0);
+            kernel::set_close_on_exec(part, false);
         });
     }
 
@@ -271,7 +271,7 @@ fn close_parts_on_exec() {
     table::for_each(|_, desc| {
         if desc.is_lane() {
             each_part(desc, |part| {
-                let _ = kernel::fcntl(part, libc::F_SETFD, libc::FD_CLOEXEC as usize);
+                kernel::set_close_on_exec(part, true);
             });
         }
     });
@@ -279,7 +279,7 @@ fn close_parts_on_exec() {
 
 /// Whether a descriptor survives `execve`.
 pub(super) fn stays_open(fd: i32) -> bool {
-    kernel::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags as i32 & libc::FD_CLOEXEC == 0)
+    kernel::is_close_on_exec(fd) == Ok(false)
 }
 
 /// The connection whose anchor `fd` is, whatever the table says of the number.

@@ -171,7 +171,7 @@ fn begin(fd: i32, desc: &'static Desc, pair: &Pair, attendance: Attendance) -> R
         return Err(reason);
     }
     // Signals come from the socket now.
-    let _ = kernel::fcntl(fd, libc::F_SETOWN, 0);
+    kernel::disown(fd);
     if attendance.is_open() {
         // Writers of other processes that wait for room.
         Anchor(fd).unplug();
@@ -183,8 +183,8 @@ fn begin(fd: i32, desc: &'static Desc, pair: &Pair, attendance: Attendance) -> R
 fn prepare(anchor: i32, side: &SideState, app: i32) {
     meet::carry_options(side, app);
     meet::carry_owner(anchor, app);
-    if let Ok(mode) = kernel::fcntl(anchor, libc::F_GETFL, 0) {
-        let _ = kernel::fcntl(app, libc::F_SETFL, mode);
+    if let Ok(mode) = kernel::status_flags(anchor) {
+        let _ = kernel::set_status_flags(app, mode);
     }
     if side.is(state::SHUT_WR) {
         let _ = kernel::shutdown(app, libc::SHUT_WR);

@@ -73,7 +73,7 @@ fn leaves_no_relay(resource: u32, most: u64) -> bool {
     if resource != libc::RLIMIT_NOFILE || most > 1024 {
         return false;
     }
-    let is_free = |fd: &u64| kernel::fcntl(*fd as i32, libc::F_GETFD, 0) == Err(Errno(libc::EBADF));
+    let is_free = |fd: &u64| kernel::is_close_on_exec(*fd as i32) == Err(Errno(libc::EBADF));
     (0..most).filter(is_free).take(RELAY_FDS).count() < RELAY_FDS
 }
 

@@ -74,8 +74,8 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
         if let Some(accepted) = expected.transpose() {
             return Some(accepted);
         }
-        match kernel::fcntl(fd, libc::F_GETFL, 0) {
-            Ok(mode) if mode as i32 & libc::O_NONBLOCK != 0 => Some(accept_nonblocking(call)),
+        match kernel::status_flags(fd) {
+            Ok(mode) if mode & libc::O_NONBLOCK != 0 => Some(accept_nonblocking(call)),
             // Without a door there is one queue, in which the kernel may sleep.
             Ok(_) if listener.door.get().is_none() && !listener.lobby.is_occupied() => None,
             Ok(_) => Some(accept_blocking(call, &pin)),

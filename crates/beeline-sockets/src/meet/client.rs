@@ -63,7 +63,7 @@ pub(super) fn install(
 ) -> Result<(), Reason> {
     // A new one does not block; of one that was kept the last connection has decided.
     if !nonblocking || lane.stands.is_again() {
-        let _ = kernel::fcntl(anchor, libc::F_SETFL, if nonblocking { libc::O_NONBLOCK as usize } else { 0 });
+        let _ = kernel::set_status_flags(anchor, if nonblocking { libc::O_NONBLOCK } else { 0 });
     }
     let owned = desc.draft.owned.load(Relaxed);
     if owned {
@@ -117,7 +117,7 @@ impl Holder {
         }
         // Where there is no room above, any number is better than none.
         let twin = hidden::hidden_twin(fd).or_else(|| {
-            let copy = kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0).ok()? as i32;
+            let copy = kernel::duplicate(fd, 0, true).ok()?;
             hidden::hidden_add(copy);
             Some(copy)
         });

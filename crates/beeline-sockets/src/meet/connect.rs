@@ -211,7 +211,7 @@ fn admit(ours: Connecting, allow_lanes: fn() -> bool) -> Result<bool, Reason> {
     if (0..=2).contains(&fd) {
         return Err(Reason::StdioDescriptor);
     }
-    let mode = kernel::fcntl(fd, libc::F_GETFL, 0).map_err(|_| Reason::Internal)? as i32;
+    let mode = kernel::status_flags(fd).map_err(|_| Reason::Internal)?;
     if mode & libc::O_ASYNC != 0 {
         return Err(Reason::AsyncIo);
     }

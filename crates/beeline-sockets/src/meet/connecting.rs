@@ -105,8 +105,7 @@ pub(super) fn leave_to_kernel(desc: &Desc) {
 
 /// Whether a blocking TCP socket is not connected, nor about to be.
 fn is_closed(fd: i32) -> bool {
-    let blocking = kernel::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|mode| mode as i32 & libc::O_NONBLOCK == 0);
-    blocking && kernel::tcp_state(fd) == Some(kernel::TCP_CLOSE)
+    kernel::is_blocking(fd) && kernel::tcp_state(fd) == Some(kernel::TCP_CLOSE)
 }
 
 #[cfg(test)]

@@ -82,7 +82,7 @@ pub(crate) fn adopt_lane(
     holder: Option<i32>,
     end: End,
 ) {
-    let copy = |fd| kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0).ok().map(|copy| hidden::hide(copy as i32));
+    let copy = |fd| kernel::duplicate(fd, 0, true).ok().map(hidden::hide);
     let lane = pool::adopted_lane(memory, id, copy(lane_fd), holder.and_then(copy));
     pool::register(&USERS);
     desc.set_pooled(lane);
@@ -197,9 +197,8 @@ pub(crate) fn carry_owner(from: i32, to: i32) {
     if ask(from, F_GETOWN_EX).is_ok() {
         let _ = ask(to, F_SETOWN_EX);
     }
-    if let Ok(signal) = kernel::fcntl(from, F_GETSIG, 0) {
-        let _ = kernel::fcntl(to, F_SETSIG, signal);
-    }
+    // SAFETY: the one takes no argument, the other a number.
+    let _ = unsafe { kernel::fcntl(from, F_GETSIG, 0).and_then(|signal| kernel::fcntl(to, F_SETSIG, signal)) };
 }
 
 /// Naps for which a close waits for another holder of the end.

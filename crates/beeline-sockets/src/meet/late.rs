@@ -234,12 +234,12 @@ fn socket_for(desc: &'static Desc, family: i32) -> Result<Tcp, Errno> {
     let lane: Option<&pool::PooledLane> = desc.pooled();
     if let Some(holder) = lane.and_then(pool::PooledLane::holder) {
         // It is what the app bound, and nobody else uses it. Where there is no other number for it, its own will do.
-        let tcp = match kernel::fcntl(holder, libc::F_DUPFD_CLOEXEC, 0) {
-            Ok(tcp) => Tcp { fd: tcp as i32, is_ours: true },
+        let tcp = match kernel::duplicate(holder, 0, true) {
+            Ok(tcp) => Tcp { fd: tcp, is_ours: true },
             Err(Errno(libc::EMFILE)) => Tcp { fd: holder, is_ours: false },
             Err(errno) => return Err(errno),
         };
-        let _ = kernel::fcntl(tcp.fd, libc::F_SETFL, libc::O_NONBLOCK as usize);
+        let _ = kernel::set_status_flags(tcp.fd, libc::O_NONBLOCK);
         return Ok(tcp);
     }
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -346,7 +346,7 @@ fn become_tcp(fd: i32, desc: &'static Desc, tcp: i32) -> bool {
     let side = desc.side();
     carry_options(side, tcp);
     if side.nonblock.load(Relaxed) == 0 {
-        let _ = kernel::fcntl(tcp, libc::F_SETFL, 0);
+        let _ = kernel::set_status_flags(tcp, 0);
     }
     if !table::put_under(fd, desc, tcp) {
         return false;

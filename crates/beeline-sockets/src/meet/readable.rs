@@ -23,7 +23,7 @@ pub fn door_ready(desc: &'static Desc) -> bool {
         return false;
     }
     let fd = desc.fd.load(Relaxed);
-    let blocks = kernel::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|mode| mode as i32 & libc::O_NONBLOCK == 0);
+    let blocks = kernel::is_blocking(fd);
     let ready = match blocks {
         true => {
             let spoken = has_spoken(listener);

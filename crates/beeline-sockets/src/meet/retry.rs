@@ -47,7 +47,7 @@ pub(super) fn patiently<T>(
         };
         let now_ns = kernel::now_ns();
         if begin_ns == 0 {
-            if lookup::was_in_vain(destination) || !blocks(fd) {
+            if lookup::was_in_vain(destination) || !kernel::is_blocking(fd) {
                 return Err(reason);
             }
             begin_ns = now_ns;
@@ -59,8 +59,4 @@ pub(super) fn patiently<T>(
         lookup::forget_doorless(destination);
         kernel::sleep_ns(pause_ns);
     }
-}
-
-fn blocks(fd: i32) -> bool {
-    kernel::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|mode| mode as i32 & libc::O_NONBLOCK == 0)
 }

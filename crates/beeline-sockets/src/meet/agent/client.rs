@@ -259,13 +259,13 @@ impl Prepared {
 fn shake_hands(twin: &Passing, desc: &'static Desc, destination: SocketAddr, nonblocking: bool) -> Shaken {
     let Some(fd) = twin.fd() else { return Shaken::Pending };
     let address = SockAddr::internet(destination, desc.family.load(Relaxed) as i32);
-    let mode = kernel::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
+    let mode = kernel::status_flags(fd).unwrap_or(0);
     if !nonblocking {
-        let _ = kernel::fcntl(fd, libc::F_SETFL, mode | libc::O_NONBLOCK as usize);
+        let _ = kernel::set_status_flags(fd, mode | libc::O_NONBLOCK);
     }
     let said = kernel::connect(fd, &address);
     if !nonblocking {
-        let _ = kernel::fcntl(fd, libc::F_SETFL, mode);
+        let _ = kernel::set_status_flags(fd, mode);
     }
     match said {
         Ok(_) => return Shaken::Stands,

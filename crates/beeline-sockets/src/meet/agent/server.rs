@@ -100,7 +100,7 @@ fn put_in_place(accepted: i32, flags: i32, parcel: &Fd, lane: &'static PooledLan
     let twin = hidden::hidden_twin(accepted).ok_or(Reason::DescriptorsShort)?;
     lane.hold(twin);
     let mode = if flags & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
-    let _ = kernel::fcntl(parcel.get(), libc::F_SETFL, mode as usize);
+    let _ = kernel::set_status_flags(parcel.get(), mode);
     if put(parcel.get(), accepted, flags) { Ok(twin) } else { Err(Reason::DescriptorOutOfRange) }
 }
 

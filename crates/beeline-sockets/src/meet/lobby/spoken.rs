@@ -66,10 +66,9 @@ pub(in crate::meet) fn spoken(listener: &Listener, flags: i32) -> Result<Option<
 
 /// A hidden anchor under a number as accept(2) would give it.
 fn as_accepted(hidden: i32, flags: i32) -> Result<i32, Errno> {
-    let command = if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-    let anchor = kernel::fcntl(hidden, command, 0)? as i32;
+    let anchor = kernel::duplicate(hidden, 0, flags & libc::SOCK_CLOEXEC != 0)?;
     let mode = if flags & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
-    let _ = kernel::fcntl(anchor, libc::F_SETFL, mode as usize);
+    let _ = kernel::set_status_flags(anchor, mode);
     Ok(anchor)
 }
 
