@@ -171,6 +171,14 @@ unsafe impl Stable for Desc {
 #[unsafe(link_section = ".fork.locked")]
 pub static DESCS: Slab<Desc> = Slab::new();
 
+/// A description is its address: two are never the same, whatever is in them.
+impl PartialEq for Desc {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        core::ptr::eq(self, other)
+    }
+}
+
 impl Desc {
     /// What the description is.
     #[must_use]

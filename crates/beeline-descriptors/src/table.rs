@@ -77,7 +77,7 @@ impl Place {
 #[must_use]
 #[inline]
 pub fn leads_to(fd: i32, desc: &'static Desc) -> bool {
-    get(fd).is_some_and(|found| core::ptr::eq(found, desc))
+    get(fd) == Some(desc)
 }
 
 /// A number that leads to `desc`, which the caller keeps: `fd`, if that does. `fd` if none does.
@@ -151,7 +151,7 @@ pub fn for_each(mut f: impl FnMut(i32, &'static Desc)) {
 fn find(desc: &'static Desc) -> Option<i32> {
     let mut found = None;
     for_each(|fd, other| {
-        if core::ptr::eq(desc, other) {
+        if desc == other {
             found = Some(fd);
         }
     });
@@ -219,7 +219,7 @@ pub fn each_fd(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32)) {
         return f(fd);
     }
     for_each(|fd, other| {
-        if core::ptr::eq(desc, other) {
+        if desc == other {
             f(fd);
         }
     });

@@ -35,7 +35,7 @@ pub(super) fn every_set(mut f: impl FnMut(i32, &'static Set)) {
 }
 
 pub(super) fn is_of(entry: &Entry, desc: &'static Desc) -> bool {
-    entry.desc().is_some_and(|found| core::ptr::eq(found, desc))
+    entry.desc() == Some(desc)
 }
 
 /// Calls `f` with every set that watches `fd` as `desc`.

@@ -29,7 +29,7 @@ pub(super) fn drain_bells(set: &Set, fd: i32, desc: &'static Desc) {
         // As long as the lane is hot whoever is about to sleep on the set has yet to arm it, under this lock. If
         // another thread has made it cold meanwhile, a bell may be all that tells of it.
         let _set = set.lock.lock();
-        let is_it = |entry: &&Entry| entry.desc().is_some_and(|found| core::ptr::eq(found, desc));
+        let is_it = |entry: &&Entry| entry.desc() == Some(desc);
         let hot = set.find(fd).filter(is_it).is_some_and(|entry| entry.heat.is_hot());
         let alone = || set.sleep_only(0) && is_alone(desc, &Users { pins: 1, ..Users::MEMBER });
         // Where others are known to use it, its lock, which they may hold, is not waited for.

@@ -105,7 +105,7 @@ pub(crate) unsafe fn ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::e
         // What another thread has closed meanwhile is not to come into a table that outlives it, and what has come
         // under the number meanwhile is to, but for what is made ready above.
         let is_plain = |now: &Desc| !matches!(now.kind(), Kind::Listener | Kind::Epoll);
-        let desc = table::get(fd).filter(|now| desc.map_or(is_plain(now), |desc| core::ptr::eq(*now, desc)));
+        let desc = table::get(fd).filter(|now| desc.map_or(is_plain(now), |desc| *now == desc));
         change(epfd, set, operation, fd, event, desc)
     });
     drop(pin);
@@ -178,10 +178,7 @@ fn change(
     }
     // A member whose fd was closed behind our back, or now leads elsewhere.
     if let Some(entry) = old
-        && !core::ptr::eq(
-            entry.desc().map_or(core::ptr::null(), core::ptr::from_ref),
-            desc.map_or(core::ptr::null(), core::ptr::from_ref),
-        )
+        && entry.desc() != desc
     {
         set.remove(fd, entry);
         old = None;
@@ -190,7 +187,7 @@ fn change(
         unpark_namesakes(epfd, set, fd, event.u64);
     }
     let mut parked = set.parked_at(fd);
-    if parked.is_some_and(|parked| !desc.is_some_and(|desc| core::ptr::eq(parked, desc))) {
+    if parked.is_some() && parked != desc {
         unpark(epfd, set, fd);
         parked = None;
     }

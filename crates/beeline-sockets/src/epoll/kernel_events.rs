@@ -214,7 +214,7 @@ impl Call {
         let in_queue = || kernel::poll_now(desc.fd.load(Relaxed), libc::POLLIN) != 0;
         let in_vain = event.events & EPOLLIN != 0 && !(desc.operations.get().is_readable)(desc) && !in_queue();
         let _guard = self.set.lock.lock();
-        let is_it = |entry: &&Entry| entry.desc().is_some_and(|found| core::ptr::eq(found, desc));
+        let is_it = |entry: &&Entry| entry.desc() == Some(desc);
         let Some(entry) = self.set.find(fd).filter(is_it) else { return false };
         if in_vain {
             if entry.events.load(Relaxed) & EPOLLONESHOT != 0 && !entry.fired.load(Relaxed) {

@@ -203,7 +203,7 @@ pub(super) fn unpark_namesakes(epfd: i32, set: &Set, fd: i32, data: u64) {
 pub(super) fn unpark_number(fd: i32, desc: &'static Desc) {
     if desc.parked.load(Relaxed) != 0 {
         every_set(|epfd, set| {
-            if set.parked_at(fd).is_some_and(|found| core::ptr::eq(found, desc)) {
+            if set.parked_at(fd) == Some(desc) {
                 unpark(epfd, set, fd);
             }
         });

@@ -79,7 +79,7 @@ impl Loan {
     }
 
     fn has(&self, desc: &'static Desc) -> bool {
-        self.lent.iter().flatten().any(|other| core::ptr::eq(*other, desc))
+        self.lent.iter().flatten().any(|other| *other == desc)
     }
 
     fn take_back(&self) {

@@ -130,7 +130,7 @@ impl Parcel {
 
     /// Lends an end and adds its parts. False if that cannot be.
     fn add(&mut self, desc: &'static Desc) -> bool {
-        if self.ends.iter().flatten().any(|other| core::ptr::eq(*other, desc)) {
+        if self.ends.iter().flatten().any(|other| *other == desc) {
             return true;
         }
         let Some((side, lane, holder)) = part_fds(desc) else { return false };

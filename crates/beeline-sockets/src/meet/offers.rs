@@ -94,7 +94,7 @@ pub(crate) fn remove(desc: &Desc) {
         if desc.side().is(state::TAKEN) {
             lookup::note_taken(desc.side().remote.get());
         }
-        retain(|other| !core::ptr::eq(desc, other));
+        retain(|other| other != desc);
     }
 }
 

@@ -91,7 +91,7 @@ impl<'a> Held<'a> {
 
     /// Whether the entry at `index` was about `desc` when the sleep began.
     pub(super) fn holds(&self, index: usize, desc: &Desc) -> bool {
-        self.places.get(index).is_some_and(|place| place.get().is_some_and(|held| core::ptr::eq(held, desc)))
+        self.places.get(index).is_some_and(|place| place.get() == Some(desc))
     }
 
     /// Whether the entry at `index` was about nothing of ours when the sleep began.

@@ -20,9 +20,7 @@ impl Set {
     /// A number leads to `desc` again: so does the entry that it had before it was closed.
     pub fn revive_ghost(&self, fd: i32, desc: &'static Desc) -> Option<&Entry> {
         let is_it = |place: &i32| {
-            self.find(*place).is_some_and(|ghost| {
-                ghost.ghost_of.load(Relaxed) == fd && ghost.desc().is_some_and(|other| core::ptr::eq(other, desc))
-            })
+            self.find(*place).is_some_and(|ghost| ghost.ghost_of.load(Relaxed) == fd && ghost.desc() == Some(desc))
         };
         if self.ghosts.load(Relaxed) == 0 || self.find(fd).is_some() {
             return None;
