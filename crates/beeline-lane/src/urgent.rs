@@ -48,18 +48,26 @@ pub struct View {
     pub inline: bool,
 }
 
+/// The two numbers of a word that says both at once.
+fn halves(word: u64) -> (u32, u32) {
+    ((word >> 32) as u32, word as u32)
+}
+
+fn joined(high: u32, low: u32) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
+}
+
 impl<S: Storage + Copy> Reader<'_, S> {
     /// What there is to read, for somebody who may not hold the lock.
     #[must_use]
     pub fn view(&self) -> View {
-        let mut head = self.state.head.load(Relaxed);
-        let mut unread = self.tail().wrapping_sub(head);
+        let head = self.state.head.load(Relaxed);
+        let unread = self.tail().wrapping_sub(head);
         if unread > self.storage.ring_bytes() {
             // Nonsense counts as some; whoever reads it says so.
             return View { unread: 1, mark: None, inline: false };
         }
-        let over = self.passed_over(head, unread);
-        (head, unread) = (head.wrapping_add(over), unread.saturating_sub(over));
+        let (_, head, unread) = self.behind_passed(head, unread);
         View { unread, mark: self.mark(head, unread), inline: self.is_inline() }
     }
 
@@ -67,8 +75,7 @@ impl<S: Storage + Copy> Reader<'_, S> {
     #[must_use]
     pub fn last_urgent(&self) -> Option<u32> {
         let tail = self.tail();
-        let word = self.storage.urgent(self.end.peer());
-        let (number, at) = ((word >> 32) as u32, word as u32);
+        let (number, at) = halves(self.storage.urgent(self.end.peer()));
         (number != 0 && (tail.wrapping_sub(at) as i32) > 0).then_some(number)
     }
 
@@ -78,8 +85,7 @@ impl<S: Storage + Copy> Reader<'_, S> {
 
     /// The mark that is ahead of `head`.
     fn mark(&self, head: u32, unread: u32) -> Option<Mark> {
-        let word = self.storage.urgent(self.end.peer());
-        let (number, at) = ((word >> 32) as u32, word as u32);
+        let (number, at) = halves(self.storage.urgent(self.end.peer()));
         let distance = at.wrapping_sub(head);
         if number == 0 || number == self.state.urgent_passed.load(Relaxed) || distance > self.storage.ring_bytes() {
             return None;
@@ -97,10 +103,15 @@ impl<S: Storage + Copy> Reader<'_, S> {
         if self.state.urgent_kept.load(Relaxed) == self.place() { 0 } else { self.told_to_pass(head, unread) }
     }
 
+    /// Of so many unread bytes at `head`: how many are passed over, where the others begin, and how many those are.
+    fn behind_passed(&self, head: u32, unread: u32) -> (u32, u32, u32) {
+        let over = self.passed_over(head, unread);
+        (over, head.wrapping_add(over), unread.saturating_sub(over))
+    }
+
     /// Bytes at `head` that the writer said to pass over.
     fn told_to_pass(&self, head: u32, unread: u32) -> u32 {
-        let word = self.storage.passed(self.end.peer());
-        let (from, count) = ((word >> 32) as u32, word as u32);
+        let (from, count) = halves(self.storage.passed(self.end.peer()));
         if from == head && count <= unread { count } else { 0 }
     }
 
@@ -162,9 +173,7 @@ impl<S: Storage + Copy> Reader<'_, S> {
     /// For a look whose reader stands at a mark: the bytes to leave out, and how many follow them.
     #[cold]
     pub(crate) fn beyond_mark(&self, look: &Look) -> (u32, u32) {
-        let head = self.state.head.load(Relaxed);
-        let over = self.passed_over(head, look.unread);
-        let (head, unread) = (head.wrapping_add(over), look.unread.saturating_sub(over));
+        let (over, head, unread) = self.behind_passed(self.state.head.load(Relaxed), look.unread);
         match self.mark(head, unread) {
             Some(mark) if mark.distance == 0 && mark.arrived && !self.is_inline() => {
                 (over.wrapping_add(1), unread.saturating_sub(1))
@@ -214,9 +223,7 @@ impl<S: Storage + Copy> Reader<'_, S> {
     /// [`Fault::CursorBeyondRing`].
     pub fn take_urgent(&self, keep: bool, byte: &mut [u8; 1]) -> Result<(), Fault> {
         let look = self.look()?;
-        let head = self.state.head.load(Relaxed);
-        let over = self.passed_over(head, look.unread);
-        let (head, unread) = (head.wrapping_add(over), look.unread.saturating_sub(over));
+        let (over, head, unread) = self.behind_passed(self.state.head.load(Relaxed), look.unread);
         if let Some(mark) = self.mark(head, unread).filter(|mark| mark.arrived) {
             let position = look.position.wrapping_add(over).wrapping_add(mark.distance);
             self.storage.copy_out(self.end.peer(), position, Sink::from(&mut byte[..]));
@@ -280,7 +287,7 @@ impl<S: Storage + Copy> Writer<'_, S> {
         self.pass_over_old(tail, bytes)?;
         let number = self.state.urgent_number.load(Relaxed).wrapping_add(1).max(1);
         self.state.urgent_number.store(number, Relaxed);
-        self.storage.set_urgent(self.end, u64::from(number) << 32 | u64::from(tail.wrapping_add(before)));
+        self.storage.set_urgent(self.end, joined(number, tail.wrapping_add(before)));
         Ok(())
     }
 
@@ -294,9 +301,10 @@ impl<S: Storage + Copy> Writer<'_, S> {
         let head = tail.wrapping_sub(used);
         let word = self.storage.passed(self.end);
         // Bytes that the reader has been told to pass over and has not reached yet are behind where it stands.
-        let told = if (word >> 32) as u32 == head { word as u32 } else { 0 };
+        let (from, count) = halves(word);
+        let told = if from == head { count } else { 0 };
         if used != 0 && u64::from(used.saturating_sub(told)) == behind {
-            self.storage.set_passed(self.end, u64::from(head) << 32 | u64::from(told.wrapping_add(1)));
+            self.storage.set_passed(self.end, joined(head, told.wrapping_add(1)));
         } else if told == 0 && word != 0 {
             // Counts wrap: what was said for another place must not hold again.
             self.storage.set_passed(self.end, 0);
@@ -306,8 +314,8 @@ impl<S: Storage + Copy> Writer<'_, S> {
 
     /// A holder that died may have stored a mark and no byte: the mark goes, and with it what an older one said.
     pub(crate) fn recover_mark(&self, tail: u32) {
-        let word = self.storage.urgent(self.end);
-        if word >> 32 != 0 && tail.wrapping_sub(word as u32).wrapping_sub(1) >= self.storage.ring_bytes() {
+        let (number, at) = halves(self.storage.urgent(self.end));
+        if number != 0 && tail.wrapping_sub(at).wrapping_sub(1) >= self.storage.ring_bytes() {
             self.storage.set_urgent(self.end, 0);
         }
     }
