@@ -43,7 +43,7 @@ pub(crate) use crate::calibrate::small_send_buffer;
 pub use crate::ending::poison;
 pub(crate) use crate::ending::{Next, SHUT_BOTH, hear, observe, tell_linger, tells_of_end};
 pub(crate) use crate::side::{force_peer_look, reset};
-pub(crate) use alone::{Users, is_alone, may_have_bells};
+pub(crate) use alone::{Sleeper, Users, is_alone, may_have_bells};
 pub(crate) use arm::{arm_lane, arm_reader, await_end};
 pub(crate) use faults::{fault, kernel_said, pace};
 pub use flagged::{preadv2, pwritev2};

@@ -24,7 +24,7 @@ pub(crate) use select::{pselect, select};
 
 use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind};
-use crate::io::{self, ALWAYS, Next, Poller, Users, arm_lane};
+use crate::io::{self, ALWAYS, Next, Poller, Sleeper, Users, arm_lane};
 use crate::operations::{Adopt, FURTHER_FDS};
 use crate::side::state;
 use crate::wait::{Patience, Spun, Woken, deadline, let_signals_in, ticks};
@@ -429,7 +429,10 @@ fn arm(fds: &[pollfd], held: &Held<'_>, sleep: u64) -> Armed {
     for (index, entry) in fds.iter().enumerate() {
         let Some(desc) = table::get(entry.fd) else { continue };
         let armed = match desc.kind() {
-            Kind::Lane => arm_pinned(entry.fd, desc, entry.events, held.holds(index, desc).then_some(&POLLER), sleep),
+            Kind::Lane => {
+                let alone = held.holds(index, desc).then_some(Sleeper { users: &POLLER, sleep });
+                arm_pinned(entry.fd, desc, entry.events, alone)
+            }
             Kind::Epoll => epoll::cool(desc),
             _ => Armed::Sleep,
         };
@@ -444,7 +447,7 @@ fn arm(fds: &[pollfd], held: &Held<'_>, sleep: u64) -> Armed {
 const POLLER: Users = Users { pins: 2, entries: 0, pollers: 1 };
 
 /// A lane that is none any more, or whose peer is at fault, counts as news: the next look shows what it means.
-fn arm_pinned(fd: i32, desc: &'static Desc, events: i16, users: Option<&Users>, sleep: u64) -> Armed {
+fn arm_pinned(fd: i32, desc: &'static Desc, events: i16, alone: Option<Sleeper>) -> Armed {
     let Some(_pin) = guards::pin(fd, desc).filter(|_| desc.is_lane()) else { return Armed::Ready };
     if io::pollers() > 1 {
         epoll::disturb_over(fd, desc);
@@ -452,7 +455,7 @@ fn arm_pinned(fd: i32, desc: &'static Desc, events: i16, users: Option<&Users>, 
         // What this thread itself has named it keeps nobody.
         epoll::disturb_sets_over(fd, desc);
     }
-    arm_lane(fd, desc, events, users, if users.is_some() { sleep } else { 0 }).unwrap_or_else(|failure| {
+    arm_lane(fd, desc, events, alone).unwrap_or_else(|failure| {
         let (Next::Again | Next::Kernel) = io::fault(fd, desc, failure, 0);
         Armed::Ready
     })

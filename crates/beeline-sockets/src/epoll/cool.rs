@@ -13,7 +13,7 @@ use super::registration::{deregister_dead, expose, watch};
 use super::set::{Entry, Set, open_fd, set_of, tail};
 use crate::desc::{Desc, Kind};
 use crate::guards;
-use crate::io::{self, Users, arm_lane};
+use crate::io::{self, Sleeper, arm_lane};
 
 /// Arms all hot members of a set that somebody is about to wait for through the kernel.
 pub(crate) fn cool(desc: &Desc) -> Armed {
@@ -224,8 +224,8 @@ pub(super) fn arm_entry(
         // The bell of this sleep may lie there, and to arm the lane again takes it out.
         return Armed::Ready;
     }
-    let users = company::arms_alone(set);
-    arm_for(open_fd(fd, desc), desc, interest, since, out, users, sleep).unwrap_or_else(|fault| {
+    let alone = company::arms_alone(set).map(|users| Sleeper { users, sleep });
+    arm_for(open_fd(fd, desc), desc, interest, since, out, alone).unwrap_or_else(|fault| {
         note_fault(set, fd, entry, fault);
         Armed::Ready
     })
@@ -241,19 +241,18 @@ fn awaits_room(entry: &Entry, desc: &Desc, interest: u32) -> bool {
         || !io::writable_hint(desc, desc.side())
 }
 
-/// `users` and `sleep` as for [`arm_lane`].
+/// `alone` as for [`arm_lane`].
 fn arm_for(
     fd: i32,
     desc: &'static Desc,
     interest: u32,
     since: u32,
     out: bool,
-    users: Option<&Users>,
-    sleep: u64,
+    alone: Option<Sleeper>,
 ) -> Result<Armed, Fault> {
     if interest & EPOLLET == 0 {
         let events = interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) | if out { EPOLLOUT } else { 0 };
-        return arm_lane(fd, desc, events as i16, users, sleep);
+        return arm_lane(fd, desc, events as i16, alone);
     }
     if io::await_end(fd, desc, interest as i16) {
         return Ok(Armed::Ready);
@@ -261,9 +260,9 @@ fn arm_for(
     if interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) != 0 && !desc.side().is(crate::side::state::PEER_FIN) {
         let since = beeline_lane::Since::Tail(since);
         let Some(guard) = guards::rx_of(fd, desc) else { return Ok(Armed::Ready) };
-        if io::arm_reader(fd, desc, &guard, since, false, users, sleep)? == Armed::Ready {
+        if io::arm_reader(fd, &guard, since, false, alone)? == Armed::Ready {
             return Ok(Armed::Ready);
         }
     }
-    if out { arm_lane(fd, desc, libc::POLLOUT, None, 0) } else { Ok(Armed::Sleep) }
+    if out { arm_lane(fd, desc, libc::POLLOUT, None) } else { Ok(Armed::Sleep) }
 }

@@ -33,13 +33,29 @@ pub(super) fn take_kernel_events(epfd: i32, set: &'static Set, depth: u32) {
     call.translate(count.unwrap_or(0));
 }
 
+/// What the kernel says of a lane's anchor, which stands under this number in the set.
+struct Heard {
+    /// Its number may lead elsewhere by now, and a description that is given back, too.
+    pin: Pin,
+    fd: i32,
+    revents: i16,
+}
+
+/// What has become of a kernel event.
+struct Dispatched {
+    /// Whether something is hot that was not.
+    heated: bool,
+    /// Whether it goes to the app as it is.
+    is_for_app: bool,
+}
+
 /// What a kernel event has told of lanes.
 #[derive(Default)]
 struct News {
     /// Whether something is hot that was not.
     heated: bool,
-    /// Lanes whose anchor has news of an end, with what the kernel says: those are told without the set's lock.
-    told: [Option<(Pin, &'static Desc, i32, i16)>; 4],
+    /// Lanes whose anchor has news of an end: those are told without the set's lock.
+    told: [Option<Heard>; 4],
     /// A hot lane that was rung.
     rung: Option<(i32, &'static Desc)>,
     /// The stamp of a lane's peer.
@@ -58,7 +74,9 @@ impl Call {
         for index in begin..begin + count {
             // SAFETY: the kernel has just filled these places; the struct is packed, so it is read whole.
             let event = unsafe { self.events.add(index).read_unaligned() };
-            if self.is_for_app(event, alone, &mut heated) {
+            let heard = self.dispatch(event, alone);
+            heated |= heard.heated;
+            if heard.is_for_app {
                 self.note_own(event);
                 self.push(event);
             }
@@ -75,11 +93,10 @@ impl Call {
         heated
     }
 
-    /// Whether a kernel event goes to the app as it is. One that is told `alone` has none to be put in order with.
-    fn is_for_app(&mut self, event: epoll_event, alone: bool, heated: &mut bool) -> bool {
+    /// Deals with a kernel event. One that is told `alone` has none to be put in order with.
+    fn dispatch(&mut self, event: epoll_event, alone: bool) -> Dispatched {
         if event.u64 == WAKER_DATA {
-            *heated = true;
-            return false;
+            return Dispatched { heated: true, is_for_app: false };
         }
         let guard = self.set.lock.lock();
         let mut known = false;
@@ -120,18 +137,19 @@ impl Call {
             }
         });
         drop(guard);
-        *heated |= news.heated;
         if let Some(stamp) = news.stamp.filter(|_| !alone) {
             self.own.get_or_insert(KernelEvents::NONE).lane_at(stamp);
         }
-        for (_pin, desc, fd, revents) in news.told.into_iter().flatten() {
+        let heated = news.heated;
+        for Heard { pin, fd, revents } in news.told.into_iter().flatten() {
+            let desc = pin.desc();
             if desc.is_lane() {
                 let (Next::Again | Next::Kernel) = io::kernel_said(open_fd(fd, desc), desc, revents);
             }
         }
         if self.is_inside {
             // What follows is about sets that nobody watches, and takes locks.
-            return false;
+            return Dispatched { heated, is_for_app: false };
         }
         if let Some((fd, desc)) = news.rung {
             drain_bells(self.set, fd, desc);
@@ -141,7 +159,8 @@ impl Call {
             foreign |= fires;
             self.ours |= fires;
         }
-        foreign || !known && !parked && !self.set.has_strays.load(Relaxed)
+        let is_for_app = foreign || !known && !parked && !self.set.has_strays.load(Relaxed);
+        Dispatched { heated, is_for_app }
     }
 
     /// Notes what a kernel event says of a lane, and makes it hot. The set is locked.
@@ -189,8 +208,7 @@ impl Call {
         news.heated = true;
         match news.told.iter_mut().find(|place| place.is_none()) {
             Some(place) if !self.is_inside => {
-                // Pinned: its number may lead elsewhere, and a description that is given back, too.
-                *place = Some((desc.pin(), desc, fd, grave as i16));
+                *place = Some(Heard { pin: desc.pin(), fd, revents: grave as i16 });
             }
             _ => hear(self.set, fd, entry, desc, grave as i16),
         }

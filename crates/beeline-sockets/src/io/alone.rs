@@ -24,6 +24,13 @@ impl Users {
     pub(crate) const MEMBER: Self = Self { pins: 0, entries: 1, pollers: 0 };
 }
 
+/// A sleep on a lane that may be the only one: whom it counts for itself, and what it is called (0 for none).
+#[derive(Clone, Copy)]
+pub(crate) struct Sleeper {
+    pub users: &'static Users,
+    pub sleep: u64,
+}
+
 /// Whether nobody else may sleep on a lane's anchor without arming it first. Its rx lock is held; of a member, who
 /// sleeps on the set is asked besides.
 pub(crate) fn is_alone(desc: &Desc, users: &Users) -> bool {

@@ -3,7 +3,7 @@
 use beeline_lane::{Armed, Fault, Since, flags};
 use libc::{POLLIN, POLLOUT, POLLPRI, POLLRDNORM, POLLWRNORM};
 
-use super::alone::{Users, drain_if_alone, is_alone};
+use super::alone::{Sleeper, drain_if_alone, is_alone};
 use super::low_water::low_water;
 use super::readiness::{ALWAYS, poll_mask};
 use crate::anchor::Anchor;
@@ -26,37 +26,32 @@ pub(crate) fn await_end(fd: i32, desc: &'static Desc, events: i16) -> bool {
     hears_of_end(desc, desc.side())
 }
 
-/// Arms a lane for bytes, more than there are if it `wants_more`. `users` and `sleep` as for [`arm_lane`].
+/// Arms a lane for bytes, more than there are if it `wants_more`. `alone` as for [`arm_lane`].
 ///
 /// # Errors
 /// A fault of the peer.
 pub(crate) fn arm_reader(
     fd: i32,
-    desc: &Desc,
     guard: &RxGuard,
     since: Since,
     wants_more: bool,
-    users: Option<&Users>,
-    sleep: u64,
+    alone: Option<Sleeper>,
 ) -> Result<Armed, Fault> {
-    users.map_or(Ok(()), |users| drain_if_alone(fd, desc, guard, wants_more, users))?;
-    let sleep = if sleep != 0 && users.is_some_and(|users| is_alone(desc, users)) { sleep } else { 0 };
-    guard.arm_for(since, sleep, &Anchor(fd))
+    let desc = guard.desc;
+    if let Some(sleeper) = alone {
+        drain_if_alone(fd, desc, guard, wants_more, sleeper.users)?;
+    }
+    let named = alone.filter(|sleeper| sleeper.sleep != 0 && is_alone(desc, sleeper.users));
+    guard.arm_for(since, named.map_or(0, |sleeper| sleeper.sleep), &Anchor(fd))
 }
 
 /// Arms one lane for `events`. The caller keeps the lane: by a pin, or by the lock of a set that it is in. Where it may
-/// be the only one who sleeps on it, `users` says what it counts for itself: then bells that nobody else would hear are
-/// taken out first, and the lane may be named the `sleep` (0 for none).
+/// be the only one who sleeps on it, it says so by `alone`: then bells that nobody else would hear are taken out first,
+/// and the lane may be named the sleep.
 ///
 /// # Errors
 /// A fault of the peer, for the caller to handle when it holds no lock.
-pub(crate) fn arm_lane(
-    fd: i32,
-    desc: &'static Desc,
-    events: i16,
-    users: Option<&Users>,
-    sleep: u64,
-) -> Result<Armed, Fault> {
+pub(crate) fn arm_lane(fd: i32, desc: &'static Desc, events: i16, alone: Option<Sleeper>) -> Result<Armed, Fault> {
     let side = desc.side();
     if await_end(fd, desc, events) {
         return Ok(Armed::Ready);
@@ -66,7 +61,7 @@ pub(crate) fn arm_lane(
         let by_level = events & (POLLIN | POLLRDNORM) != 0 && low_water(desc, side) <= 1;
         let Some(guard) = guards::rx_of(fd, desc) else { return Ok(Armed::Ready) };
         let since = if by_level { Since::Read } else { Since::Tail(guard.reader().tail()) };
-        if arm_reader(fd, desc, &guard, since, !by_level, users, sleep)? == Armed::Ready {
+        if arm_reader(fd, &guard, since, !by_level, alone)? == Armed::Ready {
             return Ok(Armed::Ready);
         }
     }
