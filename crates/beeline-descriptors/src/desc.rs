@@ -153,6 +153,8 @@ pub struct Desc {
     side_memfd: FdCell,
     /// Whether a program that is spawned shall have it (`life::named_in_spawn` of beeline-sockets).
     pub named_in_spawn: AtomicU32,
+    /// Of [`Kind::Orphan`], whether the peer was told that this end does not work.
+    pub(crate) orphan_told: AtomicBool,
     next_free: AtomicPtr<Desc>,
 }
 
@@ -279,8 +281,8 @@ impl Desc {
 
     /// Makes a lane an anchor of no use. Both locks are held; the lane stays mapped until the end.
     pub(crate) fn mark_orphan(&self) {
-        // From now on this says whether the peer was told ([`crate::orphan`]).
         self.shared.store(false, Relaxed);
+        self.orphan_told.store(false, Relaxed);
         self.kind.store(Kind::Orphan as u32, Release);
     }
 

@@ -21,6 +21,7 @@ const NO_BELL: u8 = !beeline_wire::BELL;
 /// Makes `fd`, which is an anchor, an orphan. The table has no entry for it.
 pub fn mark(fd: i32) {
     if let Some(desc) = DESCS.take() {
+        desc.orphan_told.store(false, Relaxed);
         desc.begin(Kind::Orphan, fd, 0, 0);
         if table::set(fd, Some(desc)).is_err() {
             desc.give_if_unused();
@@ -31,8 +32,7 @@ pub fn mark(fd: i32) {
 /// An orphan was to be read or written: the peer learns that this end does not work. The error to report.
 #[cold]
 pub fn orphan_used(desc: &Desc) -> Errno {
-    // `shared` has no other meaning without a lane.
-    if !desc.shared.swap(true, Relaxed) {
+    if !desc.orphan_told.swap(true, Relaxed) {
         let _ = kernel::send(desc.fd.load(Relaxed), &[NO_BELL], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
     }
     Errno(libc::ECONNRESET)
