@@ -15,7 +15,7 @@ pub use descriptors::{
     disown, duplicate, fcntl, is_blocking, is_close_on_exec, is_pipe, set_close_on_exec, set_status_flags, status_flags,
 };
 pub(crate) use numbers::descriptor_limit;
-pub use numbers::{forget_descriptor_limit, recent_descriptor_limit};
+pub use numbers::{forget_descriptor_limit, recent_descriptor_limit, refuses_entries};
 pub use poll::{await_any, poll_at_once, poll_now, ppoll, sleep_ms, sleep_ns};
 
 /// Room for any socket address.

@@ -92,6 +92,9 @@ unsafe fn wait(fds: *mut pollfd, count: u64, deadline: Option<u64>, mask: Option
     if ours + listeners == 0 && upkeep::due_ns().is_none() {
         return Outcome::Kernel;
     }
+    if kernel::refuses_entries(fds.len()) {
+        return Outcome::fail(libc::EINVAL);
+    }
     scratch::with(places(fds.len(), listeners), scratch::NONE, |shadow| scan(fds, shadow, deadline, mask, &mut false))
 }
 

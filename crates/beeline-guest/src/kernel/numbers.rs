@@ -25,7 +25,19 @@ pub fn recent_descriptor_limit() -> usize {
     limit
 }
 
+/// Whether poll(2) refuses so many entries. Another process that lowers the limit is noticed late.
+#[must_use]
+pub fn refuses_entries(count: usize) -> bool {
+    if count <= RECENT_LIMIT.load(Relaxed) {
+        return false;
+    }
+    let limit = descriptor_limit();
+    RECENT_LIMIT.store(limit, Relaxed);
+    count > limit
+}
+
 /// The program is about to change the limit.
 pub fn forget_descriptor_limit() {
+    RECENT_LIMIT.store(0, Relaxed);
     RECENT_LIMIT_USES.store(0, Relaxed);
 }

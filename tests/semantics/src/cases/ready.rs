@@ -207,6 +207,26 @@ fn poll_too_many(v: Variant) {
     let many = vec![(client, OUT); 900];
     let found = poll_quietly(&many);
     trace!("900 entries: {found}");
+    let before = descriptors_allowed(None);
+    descriptors_allowed(Some(libc::rlimit { rlim_cur: 800, ..before }));
+    let found = poll_quietly(&many);
+    trace!("where 800 descriptors are allowed: {found}");
+    descriptors_allowed(Some(before));
+    let found = poll_quietly(&many);
+    trace!("as before: {found}");
+}
+
+/// The limit of descriptors, and then another one.
+fn descriptors_allowed(next: Option<libc::rlimit>) -> libc::rlimit {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: live structs.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+        if let Some(next) = next {
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const next);
+        }
+    }
+    limit
 }
 
 fn poll_quietly(fds: &[(Fd, i16)]) -> i64 {
