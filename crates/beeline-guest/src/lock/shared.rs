@@ -99,22 +99,7 @@ impl SharedLock {
     #[inline]
     pub fn try_lock(&self) -> Option<SharedGuard<'_>> {
         let section = Section::enter();
-        let (token, taken) = thread::with(|thread| {
-            let (mut moment, mut is_over) = (Moment::default(), false);
-            loop {
-                let word = self.word.load(Relaxed);
-                if low(word) & HELD == 0
-                    && let Some(taken) = self.take(thread, word)
-                {
-                    return Some(taken);
-                }
-                // It is looked at once more after the last pause.
-                if is_over {
-                    return None;
-                }
-                is_over = moment.pause_and_ask();
-            }
-        })?;
+        let (token, taken) = thread::with(|thread| self.take_in_a_moment(thread))?;
         Some(SharedGuard { lock: self, token, taken, _section: section })
     }
 
@@ -124,25 +109,32 @@ impl SharedLock {
     pub fn run<R>(&self, f: impl FnOnce(Taken) -> R) -> Option<R> {
         let section = Section::enter();
         let result = thread::with(|thread| {
-            let (mut moment, mut is_over) = (Moment::default(), false);
-            loop {
-                let word = self.word.load(Relaxed);
-                if low(word) & HELD == 0
-                    && let Some((token, taken)) = self.take(thread, word)
-                {
-                    let result = f(taken);
-                    self.give_back(thread, token);
-                    return Some(result);
-                }
-                // It is looked at once more after the last pause.
-                if is_over {
-                    return None;
-                }
-                is_over = moment.pause_and_ask();
-            }
+            let (token, taken) = self.take_in_a_moment(thread)?;
+            let result = f(taken);
+            self.give_back(thread, token);
+            Some(result)
         });
         drop(section);
         result
+    }
+
+    /// Takes the word, trying for a moment.
+    #[inline(always)]
+    fn take_in_a_moment(&self, thread: &Thread) -> Option<(u64, Taken)> {
+        let (mut moment, mut is_over) = (Moment::default(), false);
+        loop {
+            let word = self.word.load(Relaxed);
+            if low(word) & HELD == 0
+                && let Some(taken) = self.take(thread, word)
+            {
+                return Some(taken);
+            }
+            // It is looked at once more after the last pause.
+            if is_over {
+                return None;
+            }
+            is_over = moment.pause_and_ask();
+        }
     }
 
     /// Gives the lock back. A plain store will do, and does not wait for those before it as a compare-and-swap would:
