@@ -13,8 +13,10 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use crate::desc::Desc;
 
-/// The most descriptors that a listener may have beside its own: its door, and clients that have not said hello.
-pub const FURTHER_FDS: usize = 20;
+/// Hidden descriptors whose readability means that of a listener: its door, and the set of clients that have not said
+/// hello.
+pub type FurtherFds = [Option<i32>; FURTHER_FDS];
+pub const FURTHER_FDS: usize = 2;
 
 /// Whether a number that leads nowhere, and is about to be watched, turns out to be a listener that another program has
 /// left to this one. Then it leads to a description.
@@ -49,8 +51,8 @@ pub struct Operations {
     pub look_below: fn(&'static Desc),
     /// The app is going to wait for the description.
     pub before_watch: fn(&'static Desc),
-    /// Writes the hidden descriptors whose readability means the description's own, and returns how many they are.
-    pub further_fds: fn(&'static Desc, &mut [i32; FURTHER_FDS]) -> usize,
+    /// The hidden descriptors whose readability means the description's own.
+    pub further_fds: fn(&'static Desc) -> FurtherFds,
     /// Whether one of those, which the kernel calls readable, makes the description readable to the app.
     pub is_readable: fn(&'static Desc) -> bool,
 }
@@ -64,7 +66,7 @@ impl Operations {
         begin_anew: |_, _| Fallback::Lost,
         look_below: |_| {},
         before_watch: |_| {},
-        further_fds: |_, _| 0,
+        further_fds: |_| [None; FURTHER_FDS],
         is_readable: |_| false,
     };
 }

@@ -317,14 +317,12 @@ fn fill(fds: &[pollfd], shadow: &mut [pollfd], held: Option<&Held<'_>>) -> usize
             }
             (Kind::Lane | Kind::Orphan, _) | (Kind::Epoll, None) => place.fd = -1,
             (Kind::Listener, _) if entry.events & (POLLIN | POLLRDNORM) != 0 => {
-                let mut hidden = [0i32; FURTHER_FDS];
-                let count = (desc.operations.get().further_fds)(desc, &mut hidden).min(extra.len());
-                let (mine, rest) = core::mem::take(&mut extra).split_at_mut(count);
-                for (place, fd) in mine.iter_mut().zip(hidden) {
-                    *place = pollfd { fd, events: POLLIN, revents: 0 };
+                let (mine, rest) = core::mem::take(&mut extra).split_at_mut(FURTHER_FDS.min(extra.len()));
+                for (place, fd) in mine.iter_mut().zip((desc.operations.get().further_fds)(desc)) {
+                    *place = pollfd { fd: fd.unwrap_or(-1), events: POLLIN, revents: 0 };
                 }
+                used += mine.len();
                 extra = rest;
-                used += count;
             }
             _ => {}
         }
@@ -383,9 +381,7 @@ fn merge(fds: &mut [pollfd], shadow: &[pollfd]) {
             Kind::Lane | Kind::Orphan | Kind::Epoll => {}
             Kind::Listener if entry.events & (POLLIN | POLLRDNORM) != 0 => {
                 entry.revents |= place.revents;
-                let mut hidden = [0i32; FURTHER_FDS];
-                let count = (desc.operations.get().further_fds)(desc, &mut hidden);
-                let rung = extra.by_ref().take(count).filter(|place| place.revents & POLLIN != 0).count();
+                let rung = extra.by_ref().take(FURTHER_FDS).filter(|place| place.revents & POLLIN != 0).count();
                 if rung != 0 && (desc.operations.get().is_readable)(desc) {
                     entry.revents |= (POLLIN | POLLRDNORM) & entry.events;
                 }

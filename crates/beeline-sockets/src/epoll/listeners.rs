@@ -6,15 +6,12 @@ use super::events::{EPOLLET, EPOLLIN, EPOLLONESHOT};
 use super::registration::{EPOLLEXCLUSIVE, pause, tell_again};
 use super::set::Entry;
 use crate::desc::Kind;
-use crate::operations::FURTHER_FDS;
 use crate::{Errno, kernel};
 
 /// Calls `f` with the further descriptors of a listener: its door and its lobby.
-pub(super) fn hidden_of(entry: &Entry, mut f: impl FnMut(i32)) {
+pub(super) fn hidden_of(entry: &Entry, f: impl FnMut(i32)) {
     if let Some(desc) = entry.desc().filter(|desc| desc.kind() == Kind::Listener) {
-        let mut hidden = [0i32; FURTHER_FDS];
-        let count = (desc.operations.get().further_fds)(desc, &mut hidden);
-        hidden.iter().take(count).for_each(|fd| f(*fd));
+        (desc.operations.get().further_fds)(desc).into_iter().flatten().for_each(f);
     }
 }
 

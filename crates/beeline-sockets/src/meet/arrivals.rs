@@ -6,7 +6,7 @@ use beeline_stats::tunables::{Wait, option};
 use super::listener::{Listener, held};
 use super::{accept_lock, listening, seats};
 use crate::desc::{Desc, Pin};
-use crate::operations::FURTHER_FDS;
+use crate::operations::{FURTHER_FDS, FurtherFds};
 use crate::wait::looks::{Look, Looks};
 use crate::wait::{Patience, Woken, peers_are_near, spares_cpus};
 use crate::{kernel, stats};
@@ -17,7 +17,7 @@ pub(super) fn look(fd: i32, listener: &'static Listener) -> (bool, bool) {
     // A door that is being left is closed by whoever finds it empty.
     let leaving = listener.is_leaving();
     let mut fds = NOBODY;
-    let count = fill(fd, &mut fds, |hidden| held(listener, hidden));
+    let count = fill(fd, &mut fds, held(listener));
     if count == 1 {
         return (true, leaving);
     }
@@ -49,7 +49,7 @@ impl Came {
 /// Waits until a queue has a client, with no lock held.
 pub(super) fn wait_for_client(fd: i32, pin: &Pin, listener: &'static Listener, patience: &mut Patience) -> Came {
     let mut fds = NOBODY;
-    let count = fill(fd, &mut fds, |hidden| listening::listener_fds(pin.desc(), hidden));
+    let count = fill(fd, &mut fds, listening::listener_fds(pin.desc()));
     let fds = fds.get_mut(..count).unwrap_or_default();
     if !listener.is_shared() {
         return Came { at_once: true, ..wait(pin, listener, patience, fds, false) };
@@ -128,18 +128,17 @@ fn spin(desc: &Desc, listener: &'static Listener, patience: &Patience, fds: &mut
     came == Some(true)
 }
 
-/// What may tell of clients.
+/// What may tell of clients: TCP's queue, the door and the lobby.
 type Places = [libc::pollfd; 1 + FURTHER_FDS];
 
 const NOBODY: Places = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 1 + FURTHER_FDS];
 
-/// What tells of clients: TCP's queue, and then those that `further` writes down. Returns how many.
-fn fill(fd: i32, places: &mut Places, further: impl FnOnce(&mut [i32; FURTHER_FDS]) -> usize) -> usize {
-    let mut hidden = [0; FURTHER_FDS];
-    let count = further(&mut hidden);
-    let all = core::iter::once(&fd).chain(hidden.iter().take(count));
-    for (place, fd) in places.iter_mut().zip(all) {
-        place.fd = *fd;
+/// What tells of clients: TCP's queue, and then those that there are `further`. Returns how many.
+fn fill(fd: i32, places: &mut Places, further: FurtherFds) -> usize {
+    let mut count = 0;
+    for (place, fd) in places.iter_mut().zip(core::iter::once(fd).chain(further.into_iter().flatten())) {
+        place.fd = fd;
+        count += 1;
     }
-    count.saturating_add(1)
+    count
 }

@@ -31,7 +31,7 @@ use crate::desc::{Desc, Kind};
 use crate::fd_cell::FdCell;
 use crate::lock::Lock;
 use crate::lock::shared::SharedLock;
-use crate::operations::FURTHER_FDS;
+use crate::operations::FurtherFds;
 use crate::reason_cell::ReasonCell;
 use crate::side::Address;
 use crate::slab::{Slab, Stable};
@@ -253,15 +253,10 @@ pub(super) fn find(cookie: u64) -> Option<&'static Desc> {
     found
 }
 
-/// The door and the lobby's set, where they are open here. Returns how many that are.
-pub(super) fn held(listener: &Listener, out: &mut [i32; FURTHER_FDS]) -> usize {
+/// The door and the lobby's set, where they are open here.
+pub(super) fn held(listener: &Listener) -> FurtherFds {
     let _guard = listener.lock.lock();
-    let mut count = 0;
-    for (place, fd) in out.iter_mut().zip(listener.door.get().into_iter().chain(listener.lobby.fd())) {
-        *place = fd;
-        count += 1;
-    }
-    count
+    [listener.door.get(), listener.lobby.fd()]
 }
 
 /// A listener that stands alone.

@@ -9,7 +9,7 @@ use super::listener::{LISTENERS, Listener, Share, find, held};
 use super::{accept_lock, door, lane, lobby, lookup, readable};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::linger::end_lingering;
-use crate::operations::{FURTHER_FDS, Operations};
+use crate::operations::{FURTHER_FDS, FurtherFds, Operations};
 use crate::{Errno, Outcome, changing, hidden, kernel, process, table};
 
 /// See [`crate::operations`].
@@ -122,11 +122,10 @@ pub(crate) fn adopt_now(fd: i32) -> Option<&'static Desc> {
 }
 
 /// The hidden descriptors to poll beside the TCP socket: the door and the lobby.
-/// Returns how many.
-pub fn listener_fds(desc: &'static Desc, out: &mut [i32; FURTHER_FDS]) -> usize {
-    let Some(listener) = Listener::of(desc) else { return 0 };
+pub fn listener_fds(desc: &'static Desc) -> FurtherFds {
+    let Some(listener) = Listener::of(desc) else { return [None; FURTHER_FDS] };
     door::open_for_poll(desc, listener);
-    held(listener, out)
+    held(listener)
 }
 
 /// `shutdown(2)` of a listener: it takes no connections any more, whoever holds it.

@@ -68,9 +68,7 @@ pub(super) fn give_up(desc: &'static Desc, listener: &'static Listener) {
         return;
     }
     // Others may hold the door, so that the sets would not forget it by themselves.
-    let mut hidden = [0; 20];
-    let count = listener::held(listener, &mut hidden);
-    hidden.iter().take(count).for_each(|fd| epoll::listener_lost(desc, *fd));
+    listener::held(listener).into_iter().flatten().for_each(|fd| epoll::listener_lost(desc, fd));
     door::leave_door(listener, Reason::ListenerOnlyWatched);
 }
 

@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use libc::{POLLIN, POLLRDNORM, pollfd};
 
-use super::{ALWAYS, FURTHER_FDS, io, look};
+use super::{ALWAYS, io, look};
 use crate::desc::{Desc, Kind};
 use crate::table;
 use crate::wait::{Look, Patience, Spun, Woken, peers_are_near, ticks};
@@ -47,7 +47,7 @@ fn listener(fds: &[pollfd]) -> Option<&'static Desc> {
     let awaited = fds.iter().filter(|entry| entry.events & (POLLIN | POLLRDNORM) != 0);
     let mut listeners = awaited.filter_map(|entry| table::get(entry.fd).filter(|desc| desc.kind() == Kind::Listener));
     listeners.find(|desc| {
-        let has_door = || (desc.operations.get().further_fds)(desc, &mut [0; FURTHER_FDS]) != 0;
+        let has_door = || (desc.operations.get().further_fds)(desc).into_iter().flatten().next().is_some();
         desc.born.load(Relaxed) == crate::forks() && has_door()
     })
 }
