@@ -317,11 +317,12 @@ fn fill(fds: &[pollfd], shadow: &mut [pollfd], held: Option<&Held<'_>>) -> usize
             }
             (Kind::Lane | Kind::Orphan, _) | (Kind::Epoll, None) => place.fd = -1,
             (Kind::Listener, _) if entry.events & (POLLIN | POLLRDNORM) != 0 => {
-                let (mine, rest) = core::mem::take(&mut extra).split_at_mut(FURTHER_FDS.min(extra.len()));
+                let count = FURTHER_FDS.min(extra.len());
+                let (mine, rest) = core::mem::take(&mut extra).split_at_mut(count);
                 for (place, fd) in mine.iter_mut().zip((desc.operations.get().further_fds)(desc)) {
                     *place = pollfd { fd: fd.unwrap_or(-1), events: POLLIN, revents: 0 };
                 }
-                used += mine.len();
+                used += count;
                 extra = rest;
             }
             _ => {}
