@@ -161,6 +161,11 @@ impl Control {
         self.routes.own()
     }
 
+    /// Whether this bridge speaks for the address, so that peers may ask for who listens there.
+    pub fn speaks_for_own(&self, address: IpAddr) -> bool {
+        self.own_prefixes().iter().any(|prefix| prefix.contains(address))
+    }
+
     /// Whether bridges know each other by address only.
     pub fn is_insecure(&self) -> bool {
         matches!(self.trust, Trust::Insecure)

@@ -254,7 +254,7 @@ impl Engine {
         }
     }
 
-    fn serve(
+    pub(super) fn serve(
         &mut self,
         peer: usize,
         from: u64,
@@ -264,7 +264,9 @@ impl Engine {
     ) -> Result<u64, Refusal> {
         let id = self.peers.get(peer).and_then(Option::as_ref).map(|peer| peer.id).ok_or(Refusal::NotYours)?;
         let plausible = from != 0 && client.port() != 0 && (1..=1 << 30).contains(&window);
-        if !plausible || !self.control.speaks_for(id, client.ip()) {
+        // What listens on an address that no peer was told of, as on loopback, is meant for this host alone.
+        let may_reach = server == MEASURED || self.control.speaks_for_own(server.ip());
+        if !plausible || !may_reach || !self.control.speaks_for(id, client.ip()) {
             return Err(Refusal::NotYours);
         }
         if self.leaving.is_some() {

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::process::Command;
 
+use super::super::record::Refusal;
 use super::*;
 use crate::config::Config;
 
@@ -17,17 +18,37 @@ fn be_alone() {
             "addr add 198.51.100.1/24 dev v0",
             "link set v0 up",
             "link set v1 up",
+            "addr add 198.51.100.9/32 dev lo",
         ] {
-            assert!(Command::new("ip").args(command.split(' ')).status().unwrap().success(), "ip {command}");
+            ip(command);
         }
+        // The kernel sees to that when it has time, and until then libfabric finds no port.
+        while !ip("-o link show v0").contains("state UP") {}
     }
+}
+
+fn ip(command: &str) -> String {
+    let done = Command::new("ip").args(command.split(' ')).output().unwrap();
+    assert!(done.status.success(), "ip {command}");
+    String::from_utf8(done.stdout).unwrap()
+}
+
+/// The control connections of a bridge, with a peer at this port that speaks for these addresses.
+fn control(name: &str, addresses: &str, peer: (&str, u16, &str)) -> (Config, Control) {
+    let (peer, port, theirs) = peer;
+    let text = format!(
+        "name = '{name}'\nlisten = ['127.0.0.1:0']\ninsecure = true\naddresses = ['{addresses}']\n[rails]\n\
+         allow = [{{ provider = 'tcp' }}]\n[[peers]]\nname = '{peer}'\ncontrol = '127.0.0.1:{port}'\n\
+         addresses = ['{theirs}']\n"
+    );
+    let config = Config::parse("test", &text).unwrap();
+    let control = Control::new(&config, Instant::now()).unwrap();
+    (config, control)
 }
 
 /// An engine with this host's rails, and its door, at which nobody knocks.
 fn engine() -> Engine {
-    let text = "name = 'a-1'\nlisten = ['127.0.0.1:0']\ninsecure = true\naddresses = ['198.51.100.1']\n[rails]\nallow = [{ provider = 'tcp' }]\n";
-    let config = Config::parse("test", text).unwrap();
-    let control = Control::new(&config, Instant::now()).unwrap();
+    let (config, control) = control("a-1", "198.51.100.1", ("a-0", 9, "203.0.113.0/24"));
     let door: OwnedFd = std::os::unix::net::UnixStream::pair().unwrap().0.into();
     let parts = Parts {
         name: control.name().clone(),
@@ -82,4 +103,25 @@ fn a_rail_that_fails_for_good_is_retired_and_asked_no_more() {
     assert!(!engine.poll_rails(true));
     engine.care_for_retired();
     assert!(engine.epoll.delete(engine.rails[0].rail.completion_fd()).is_err(), "it is not watched");
+}
+
+#[test]
+fn a_peer_reaches_nobody_at_an_address_that_it_was_not_told_of() {
+    be_alone();
+    let mut engine = engine();
+    let port = engine.control.local_addresses()[0].port();
+    let (_, mut peer) = control("a-0", "203.0.113.0/24", ("a-1", port, "198.51.100.1"));
+    while engine.peers.is_empty() {
+        peer.turn(Instant::now());
+        engine.turn_control();
+    }
+    let client = "203.0.113.7:9000".parse().unwrap();
+    let mut ask = |server: &str| engine.serve(0, 1, 1 << 16, client, server.parse().unwrap()).err();
+    for hidden in ["127.0.0.1:80", "[::1]:80", "[::ffff:127.0.0.1]:80", "198.51.100.9:80", "0.0.0.0:80"] {
+        assert_eq!(ask(hidden), Some(Refusal::NotYours), "{hidden}");
+    }
+    if nix::unistd::geteuid().is_root() {
+        // It may ask, and nobody listens there.
+        assert_eq!(ask("198.51.100.1:80"), Some(Refusal::NoDoor));
+    }
 }
