@@ -21,6 +21,7 @@ use beeline_shm::{Fd, sys};
 use beeline_stats::Reason;
 use beeline_wire::{ConnName, Endpoint, Verdict, bridge};
 
+use super::claims::{self, Naming};
 use super::hello_io::{self, Refusal, Waiting};
 use super::pool::{self, PooledLane};
 use super::route::new_anchor;
@@ -74,6 +75,23 @@ pub fn take_client(anchor: i32) -> Option<Result<(ConnName, LaneEnd), Verdict>> 
         }
         Err(Refusal::Silence) => None,
         Err(_) => Some(Err(Verdict::Rejected)),
+    }
+}
+
+/// Whether a client may have the address that its anchor is named for. Servers of this host ask the same of it
+/// ([`super::claims`]); those of other hosts have only the word of their bridge and ours.
+fn judge(name: &ConnName, anchor: i32) -> Result<(), Verdict> {
+    let uid = trust::peer_uid(anchor);
+    if !uid.is_some_and(trust::may_share) || !lookup::is_local(name.client.address().ip()) {
+        return Err(Verdict::Rejected);
+    }
+    match claims::prove(name, Naming::Plain, uid, anchor) {
+        Ok(_) => Ok(()),
+        // The client may choose another port, or find room later.
+        Err(Refusal::Reason(Reason::AddressInUse | Reason::DescriptorsShort | Reason::MemoryShort)) => {
+            Err(Verdict::Full)
+        }
+        Err(_) => Err(Verdict::Rejected),
     }
 }
 

@@ -21,7 +21,7 @@ use beeline_stats::tunables::option;
 use beeline_wire::{ConnName, Endpoint, Held};
 
 use super::pool::{self, Standing};
-use super::{agent, claims, lookup, ports};
+use super::{agent, claims, lookup, ports, trust};
 use crate::Errno;
 use crate::kernel::{self, SockAddr};
 
@@ -122,6 +122,14 @@ impl Route {
         };
         let is_reserved = self.bound_port.is_some() || client == kept.client;
         (is_reserved && stands.namespace() == self.namespace).then_some(ConnName { client, server: kept.server })
+    }
+
+    /// Whether the program has bound a port that takes privilege, and whoever serves it would not believe that it has
+    /// it ([`super::claims`], 1).
+    #[must_use]
+    pub fn is_privileged_in_vain(&self) -> bool {
+        self.bound_port.is_some_and(|port| port < ports::first_unprivileged())
+            && !trust::may_have_any_port(trust::euid())
     }
 
     /// The network namespace of the socket.

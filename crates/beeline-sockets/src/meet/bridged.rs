@@ -42,11 +42,17 @@ const BRIDGE_COOKIE: u64 = u64::MAX;
 /// Why the kernel has to.
 pub(super) fn attempt(ours: Connecting, route: &Route, nonblocking: bool) -> Result<(), Reason> {
     let Connecting { fd, desc, .. } = ours;
+    if route.is_privileged_in_vain() {
+        return Err(Reason::ExplicitBindUnsupported);
+    }
     let Reserved { anchor, name, held } = reserve_name(route, |_| Ok(()))?;
     if !table::may_be_put_under(fd, desc, anchor.get()) {
         return Err(Reason::DescriptorsShort);
     }
-    enter(&anchor, route)?;
+    let uid = enter(&anchor, route)?;
+    if route.bound_port.is_some() && !trust::is_believed_by(uid) {
+        return Err(Reason::ExplicitBindUnsupported);
+    }
     let offered = say_hello(desc, &anchor, (&name, held), nonblocking)?;
     let verdict = await_verdict(&anchor, offered.lane, if nonblocking { BRIEF_PATIENCE_NS } else { PATIENCE_NS });
     if let Err(reason) = verdict {
@@ -116,16 +122,18 @@ fn say_hello(
     }
 }
 
-/// Connects to the bridge's door, and proves that it is a bridge's.
-fn enter(anchor: &Fd, route: &Route) -> Result<(), Reason> {
+/// Connects to the bridge's door, and proves that it is a bridge's. Returns the bridge's user.
+fn enter(anchor: &Fd, route: &Route) -> Result<u32, Reason> {
     if io::small_send_buffer().is_none() {
         return Err(Reason::KernelUnsupported);
     }
     trust::refuse_rights(anchor.get());
     let door = SockAddr::abstract_unix(bridge::DOOR).ok_or(Reason::Internal)?;
     let refused = match kernel::connect(anchor.get(), &door) {
-        Ok(_) if trust::peer_uid(anchor.get()).is_some_and(trust::may_bridge) => return Ok(()),
-        Ok(_) => Reason::BridgeNotTrusted,
+        Ok(_) => match trust::peer_uid(anchor.get()).filter(|uid| trust::may_bridge(*uid)) {
+            Some(uid) => return Ok(uid),
+            None => Reason::BridgeNotTrusted,
+        },
         Err(Errno(libc::EAGAIN)) => return Err(Reason::BridgeFull),
         Err(Errno(libc::EPERM | libc::EACCES)) => Reason::SystemCallDenied,
         // There is no bridge on this host.

@@ -242,9 +242,7 @@ fn attempt(
         Way::Bridge => return bridged::attempt(ours, &route, nonblocking).map(|()| Made::Lane { nonblocking }),
         Way::Afar => return attempt_afar(ours, &route, nonblocking),
     }
-    if route.bound_port.is_some_and(|port| port < ports::first_unprivileged())
-        && !trust::may_have_any_port(trust::euid())
-    {
+    if route.is_privileged_in_vain() {
         return Err(Reason::ExplicitBindUnsupported);
     }
     if let Some(again) = standing::connect(ours, &route, nonblocking, ticket) {
