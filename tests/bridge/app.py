@@ -150,6 +150,15 @@ def serve_handed(sock, how):
         subprocess.run([sys.executable, "-c", body, str(sock.fileno())], pass_fds=[sock.fileno()])
 
 
+def serve_shut(sock, total):
+    """Ends its direction after some bytes, and closes nothing when the other has ended."""
+    transmit(sock, int(total), 3)
+    sock.shutdown(socket.SHUT_WR)
+    while sock.recv(1000):
+        pass
+    sys.stdin.readline()
+
+
 def serve_urgent(sock):
     """Reads what lies before the urgent byte, then that, then the rest."""
     exactly(sock, 1)
@@ -449,6 +458,17 @@ def wait(address, port):
     sock = connect(address, port)
     say(mine=sock.getsockname())
     say(end=ending_of(sock))
+
+
+def shut(address, port, total):
+    """Ends its direction at once, and reads when both have ended."""
+    sock = connect(address, port, f"shut {total}")
+    sock.shutdown(socket.SHUT_WR)
+    sys.stdin.readline()
+    receiver = Receiver(sock, 3)
+    receiver.take(int(total))
+    say(ended=sock.recv(1) == b"")
+    sys.stdin.readline()
 
 
 def polled(address, port, kind):

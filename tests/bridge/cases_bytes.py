@@ -2,7 +2,7 @@
 
 import time
 
-from world import case, note, world
+from world import case, note, until, world
 
 BULK = 100 << 20
 # Settings under which bulk data goes quite different ways.
@@ -160,6 +160,22 @@ def half_closes():
     assert client.facts() == {"answer": "hello"}
     client.finish()
     assert server.facts() == {"received": 20 << 20}
+    carried(a, b, 1)
+
+
+@case(60)
+def both_end_and_nobody_closes():
+    """When both ends have shut down their directions the bridges are done, though nobody closes; what lies unread is read."""
+    a, b = (made := world()).hosts
+    server, port = b.serve("any")
+    # No more than the client's ring holds.
+    client = a.app("shut", b.address, port, 100_000)
+    until(lambda: a.totals()["opened"] == 1, 10, "the connection")
+    made.quiet(5)
+    server.kill()
+    client.say("")
+    assert client.facts() == {"ended": True}
+    client.kill()
     carried(a, b, 1)
 
 

@@ -14,7 +14,8 @@
 //! 3. Inward bytes are written as on any lane while they come in order and no other bridge writes into the ring by
 //!    itself. From then on each byte has its place in the ring for good (`in_place`).
 //! 4. The app's FIN, close or reset is told when all its bytes were sent; the other end's is said to the app when all
-//!    bytes before it were written. A reset overtakes bytes, as TCP's does.
+//!    bytes before it were written. A reset overtakes bytes, as TCP's does. When both directions have ended so, and
+//!    the other bridge has all bytes, there is nothing to come, and the app counts as closed.
 //! 5. The lane is given back as soon as the app has closed and all is sent and acknowledged, or the other end has
 //!    closed and all is written; if a network card knows the rings, not before the other bridge has told its end, which
 //!    it does when it uses them no more. The connection itself lives until both bridges have told the end and heard it.

@@ -134,12 +134,16 @@ impl Connection {
             && (offset == self.reorder.prefix() || ends & flags::RESET != 0)
             && ends & !self.said_end != 0
         {
-            self.said_end |= ends;
-            if let Some(lane) = &self.lane {
-                lane.say(ends);
-            }
+            self.say_end(ends);
         }
         Ok(())
+    }
+
+    pub(super) fn say_end(&mut self, ends: u32) {
+        self.said_end |= ends;
+        if let Some(lane) = &self.lane {
+            lane.say(ends);
+        }
     }
 
     /// What to acknowledge: whether it is urgent, everything before which byte has come, and how far may be sent.
@@ -178,5 +182,37 @@ impl Connection {
     #[must_use]
     pub fn have(&self) -> (u64, u64, &[(u64, u64)]) {
         (self.reorder.prefix(), self.limit_now(), self.reorder.above())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use beeline_meeting::bridge::pair;
+
+    use super::super::{Outward, Stage};
+    use super::*;
+
+    #[test]
+    fn both_ends_that_were_told_and_heard_close_a_connection_that_nobody_closes() {
+        let (app, ours) = pair().unwrap();
+        let ring_bytes = u64::from(ours.ring_bytes());
+        let mut connection = Connection::new(1, Stage::Open, ours, ring_bytes);
+        app.say(flags::FIN);
+        assert_eq!(connection.outward(), Ok(Outward::End { offset: 0, flags: flags::FIN }));
+        connection.ended(0, flags::FIN);
+        assert_eq!(connection.outward(), Ok(Outward::Nothing));
+        // The other end's is heard before the last byte that it has sent.
+        connection.end(2, flags::FIN).unwrap();
+        assert_eq!(connection.outward(), Ok(Outward::Nothing));
+        connection.data(0, b"ab", false).unwrap();
+        assert_eq!(app.peer_flags() & ENDS, flags::FIN);
+        assert_eq!(connection.outward(), Ok(Outward::End { offset: 0, flags: flags::FIN | flags::CLOSED }));
+        assert_eq!(app.peer_flags() & ENDS, flags::FIN | flags::CLOSED);
+        connection.ended(0, flags::FIN | flags::CLOSED);
+        assert!(connection.is_served());
+        assert_eq!(connection.outward(), Ok(Outward::Nothing));
+        connection.take_lane().unwrap().retire();
+        app.say(flags::CLOSED);
+        app.retire();
     }
 }

@@ -76,7 +76,7 @@ impl Connection {
     }
 
     /// The end, if it is to be told now.
-    fn ending(&self, said: u32, gone: bool, available: u64) -> Outward {
+    fn ending(&mut self, said: u32, gone: bool, available: u64) -> Outward {
         let mut ends = said & ENDS;
         if gone && ends & OVER == 0 {
             // Closed without a word: as a kernel would, by what the app left unread and by what it had set.
@@ -84,12 +84,23 @@ impl Connection {
             let aborts = said & flags::ABORTS != 0 || self.lane.as_ref().is_some_and(|lane| !lane.is_taken());
             ends |= flags::CLOSED | if unread || aborts { flags::RESET } else { flags::FIN };
         }
+        if ends & OVER == 0 && self.has_nothing_to_come() {
+            // With both halves shut down the kernel tells no more of the app's end: an app that ends without closing
+            // would never be seen to.
+            ends |= flags::CLOSED;
+            self.say_end(flags::CLOSED);
+        }
         let sent = self.sender.sent();
         let all_sent = sent == available;
         if ends & !self.told_end != 0 && (all_sent || ends & flags::RESET != 0) {
             return Outward::End { offset: sent, flags: ends };
         }
         Outward::Nothing
+    }
+
+    /// Whether both directions have ended, and everything before their ends is where it belongs.
+    fn has_nothing_to_come(&self) -> bool {
+        self.told_end & self.said_end & flags::FIN != 0 && self.sender.is_idle()
     }
 
     fn outward_without_lane(&self) -> Outward {
