@@ -1,6 +1,8 @@
 """The programs of the bridge's cases: a server that does what a client's first line says, and clients.
 
-    app.py serve KIND ADDRESS          prints its port, then serves; `any`, or `deaf`, which listens and never accepts
+    app.py serve KIND ADDRESS          prints its port, then serves; `any`, `deaf`, which listens and never accepts,
+                                       `late`, which accepts its first client after a second, or `inetd`, which
+                                       leaves that to programs without the library
     app.py KIND ADDRESS PORT ARGS...   a client; prints facts as JSON, a line each
 
 Bytes come from streams that repeat after a prime number of bytes, and each byte is compared: so one that is lost,
@@ -222,8 +224,20 @@ def serve(kind, address, port=0):
     if kind == "deaf":
         sys.stdin.readline()
         return
+    if kind == "late":
+        select.select([listener], [], [])
+        time.sleep(1)
+    while kind == "inetd":
+        select.select([listener], [], [])
+        plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        subprocess.run([sys.executable, "-B", __file__, "accept_one", str(listener.fileno())],
+                       pass_fds=[listener.fileno()], env=plain)
     while True:
         threading.Thread(target=serve_one, args=(listener.accept()[0],), daemon=True).start()
+
+
+def accept_one(number):
+    serve_one(socket.socket(fileno=int(number)).accept()[0])
 
 
 # ---- clients

@@ -1,7 +1,9 @@
 """Every byte arrives, once and in order, however it is sent, moved and ended."""
 
+import signal
 import time
 
+from cases_basic import reasons
 from world import case, note, until, world
 
 BULK = 100 << 20
@@ -234,6 +236,40 @@ def server_that_never_accepts():
     server.kill()
     assert client.facts() == {"end": "ECONNRESET"}
     a.world.quiet()
+
+
+@case(60)
+def server_whose_children_accept():
+    """A listener that is only watched with the library, and accepted from without, serves over TCP, and soon."""
+    a, b = world().hosts
+    _, port = b.serve("inetd")
+    for _ in range(3):
+        began = time.monotonic()
+        assert a.app("ping", b.address, port, 0.1).facts()["count"] > 0
+        assert time.monotonic() - began < 3
+    assert a.totals()["opened"] == b.totals()["accepted"] == 0
+    a.world.quiet()
+
+
+@case(60)
+def server_that_accepts_late():
+    """A server that takes its first client after a second serves it over TCP; one that has taken some keeps the next waiting."""
+    a, b = world().hosts
+    _, port = b.serve("late")
+    client = a.app("ping", b.address, port, 0.1)
+    assert client.facts()["count"] > 0
+    assert reasons(client, a) == {"bridge_no_door": 1}
+    client.finish()
+    server, port = b.serve("any")
+    a.app("ping", b.address, port, 0.1).finish()
+    server.kill(signal.SIGSTOP)
+    client = a.app("ping", b.address, port, 0.1)
+    until(lambda: a.totals()["opened"] == 2, 10, "the second connection")
+    time.sleep(0.5)
+    server.kill(signal.SIGCONT)
+    assert client.facts()["count"] > 0
+    client.finish()
+    carried(a, b, 2)
 
 
 @case(60)

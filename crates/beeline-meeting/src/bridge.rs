@@ -7,4 +7,5 @@
 //! It is one thread, and knows nothing of `fork`, signals and shared ends: it takes no locks.
 
 pub use crate::bridging::{LaneEnd, Readable, answer, connect_for, listen_for_clients, pair, take_client};
+pub use crate::lookup::{note_taken, note_untaken};
 pub use beeline_lane::{Armed, Fault, flags};

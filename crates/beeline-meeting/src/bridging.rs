@@ -66,13 +66,13 @@ pub fn take_client(anchor: i32) -> Option<Result<(ConnName, LaneEnd), Verdict>> 
     trust::refuse_rights(anchor);
     let taken = taking::named_client(anchor);
     match taken {
-        Ok((name, lane)) if trust::peer_uid(anchor).is_some_and(trust::may_share) => {
-            Some(Ok((name, LaneEnd::new(anchor, lane, End::Server))))
-        }
-        Ok((_, lane)) => {
-            pool::retire(lane, End::Server, false);
-            Some(Err(Verdict::Rejected))
-        }
+        Ok((name, lane)) => Some(match judge(&name, anchor) {
+            Ok(()) => Ok((name, LaneEnd::new(anchor, lane, End::Server))),
+            Err(verdict) => {
+                pool::retire(lane, End::Server, false);
+                Err(verdict)
+            }
+        }),
         Err(Refusal::Silence) => None,
         Err(_) => Some(Err(Verdict::Rejected)),
     }
@@ -110,6 +110,9 @@ pub fn connect_for(client: Endpoint, server: Endpoint) -> Result<LaneEnd, Reason
     let target = lookup::listener(server.address(), client.address())?;
     if lookup::is_doorless(server.address(), target.cookie) {
         return Err(Reason::NoDoor);
+    }
+    if lookup::is_untaken(server.address()) {
+        return Err(Reason::HelloNotTaken);
     }
     let anchor = new_anchor()?;
     let address = SockAddr::abstract_unix(name.encode().as_bytes()).ok_or(Reason::Internal)?;
@@ -180,6 +183,18 @@ impl LaneEnd {
     #[must_use]
     pub fn is_taken(&self) -> bool {
         self.memory.flags(End::Server) & flags::TAKEN != 0
+    }
+
+    /// The cookie of the listener to which hello was said.
+    #[must_use]
+    pub fn listener(&self) -> u64 {
+        self.lane.cookie.load(Relaxed)
+    }
+
+    /// Takes back the hello that was said to a server. False if the server has taken it.
+    #[must_use]
+    pub fn withdraw(&self) -> bool {
+        offer::withdraw(self.memory.offer())
     }
 
     fn reader(&self) -> Reader<'_, LaneMemory> {

@@ -43,7 +43,7 @@ closed_list! {
         VforkChild = "vfork_child": "The call came from a vfork child, in which Beeline changes nothing.",
         Internal = "internal": "Beeline met a state it does not handle and left the connection to the kernel.",
         BridgeNoPeer = "bridge_no_peer": "The destination is on another host, for which no bridge speaks that ours knows.",
-        BridgeNoDoor = "bridge_no_door": "The listener on the destination's host has no door: its program runs without Beeline.",
+        BridgeNoDoor = "bridge_no_door": "The listener on the destination's host has no door, or nobody has come to it in time: its program runs without Beeline, or is busy.",
         BridgeNoRail = "bridge_no_rail": "The bridges of both hosts share no fabric at the moment.",
         BridgeFull = "bridge_full": "A bridge has no room for another connection, carries as many to that host as it may, or found the listener's door full.",
         BridgeRejected = "bridge_rejected": "The bridge did not accept the connection's address or lane.",

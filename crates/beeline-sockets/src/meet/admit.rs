@@ -16,7 +16,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_guest::may_begin;
-use beeline_lane::{End, Since, flags, offer};
+use beeline_lane::{Bells, End, Since, flags, offer};
 use beeline_stats::tunables::rules::Path;
 use beeline_stats::{Counter, Poison, Reason, Role};
 use beeline_wire::{ConnName, Endpoint, Held};
@@ -242,6 +242,10 @@ pub(super) fn establish(
     }
     // Last, for clients that look at nothing else.
     memory.set_flags(End::Server, memory.flags(End::Server) | flags::TAKEN | standing::flag_of(lane));
+    if path & state::BRIDGED != 0 {
+        // The other host's client waits for that word. A bridge that is gone is found by whoever uses the lane.
+        let _ = Anchor(anchor).ring();
+    }
     slots::open_slot(connection, peer_pid);
     stats::count(Counter::ConnectionsAcceleratedServer, 1);
     stats::count(Counter::ConnectionsBridgedServer, u64::from(path & state::BRIDGED != 0));

@@ -33,6 +33,7 @@ mod spin;
 mod state;
 mod status;
 mod tag;
+mod taken;
 #[cfg(test)]
 mod tests;
 
@@ -95,6 +96,7 @@ pub struct Engine {
     pulls: Table<Pull>,
     /// Clients that have come and not spoken, with the time until which they may.
     silent: HashMap<RawFd, u64>,
+    hellos: state::Hellos,
     /// Clients refused, by verdict.
     refusals: [u64; 9],
     hot: Vec<u64>,
@@ -172,6 +174,7 @@ impl Engine {
             closing: HashMap::new(),
             pulls: Table::default(),
             silent: HashMap::new(),
+            hellos: state::Hellos::default(),
             refusals: [0; 9],
             hot: Vec::new(),
             owing: Vec::new(),

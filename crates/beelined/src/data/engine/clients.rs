@@ -173,6 +173,8 @@ impl Engine {
                 idle: 0,
                 since_ns,
                 deadline_ns: 0,
+                said_ns: 0,
+                awaited: false,
             }
         });
         let Some(number) = number else {
@@ -233,15 +235,12 @@ impl Engine {
         }
         match self.serve(peer, from, window, client, server) {
             Ok(number) => {
-                if server != MEASURED {
-                    self.counts.accepted = self.counts.accepted.saturating_add(1);
-                }
                 self.rang = true;
                 self.theirs.insert((peer, from), number);
                 if let Some(entry) = self.connections.get_mut(number) {
                     entry.connection.theirs = from;
-                    entry.answer_again = true;
                 }
+                self.said_hello(number);
                 self.choose_home(number, Some(rail), Moment::Opening);
                 self.heat(number);
             }
@@ -334,7 +333,7 @@ impl Engine {
         }
     }
 
-    /// Drops clients that say nothing, and questions that nobody answers.
+    /// Drops clients that say nothing, questions that nobody answers, and hellos that nobody takes.
     pub(super) fn care_for_clients(&mut self) {
         if self.door_rests {
             self.door_rests = self.watch(self.door.as_raw_fd(), EpollFlags::EPOLLIN, Tag::Door).is_err();
@@ -346,12 +345,22 @@ impl Engine {
             self.silent.remove(&fd);
             close(fd);
         }
-        let unanswered = |entry: &Entry| entry.connection.stage == Stage::Asked && entry.deadline_ns < now_ns;
-        let late: Vec<u64> =
-            self.connections.iter().filter(|(_, entry)| unanswered(entry)).map(|(number, _)| number).collect();
-        for number in late {
-            self.drop_asked(number, Verdict::NoRail);
+        let is_late = |entry: &Entry| {
+            (entry.connection.stage == Stage::Asked || entry.said_ns != 0) && entry.deadline_ns < now_ns
+        };
+        let late: Vec<(u64, Stage)> = self
+            .connections
+            .iter()
+            .filter(|(_, entry)| is_late(entry))
+            .map(|(number, entry)| (number, entry.connection.stage))
+            .collect();
+        for (number, stage) in late {
+            match stage {
+                Stage::Asked => self.drop_asked(number, Verdict::NoRail),
+                Stage::Open => self.not_taken(number),
+            }
         }
+        self.care_for_hellos();
     }
 }
 

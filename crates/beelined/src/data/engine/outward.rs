@@ -109,6 +109,9 @@ impl Engine {
 
     /// Sends what a connection has. Whether something moved.
     fn pump(&mut self, number: u64) -> Result<bool, Broken> {
+        if self.awaits_server(number) {
+            return Ok(false);
+        }
         let mut moved = self.announce(number);
         let mut bytes_sent = 0_u64;
         for _ in 0..RECORDS_PER_ROUND {
@@ -329,6 +332,9 @@ impl Engine {
             entry.connection.note_gone();
             if entry.connection.stage == Stage::Asked {
                 return self.drop_asked(number, beeline_wire::Verdict::Rejected);
+            }
+            if entry.awaited {
+                return self.not_taken(number);
             }
         }
         self.heat(number);

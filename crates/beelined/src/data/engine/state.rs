@@ -1,6 +1,6 @@
 //! What the engine keeps of rails, peers and connections.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use beeline_fabric::{Rail, RegionId, Remote};
 use beeline_topo::PeerRail;
@@ -140,8 +140,12 @@ pub(super) struct Entry {
     pub(super) owes: bool,
     pub(super) idle: u32,
     pub(super) since_ns: u64,
-    /// When the client gives up waiting, while it does.
+    /// When the client gives up waiting, or the server has had its time to take the hello, while that is waited for.
     pub(super) deadline_ns: u64,
+    /// When hello was said to a server that has not taken it; 0 when it has, or was late.
+    pub(super) said_ns: u64,
+    /// The peer that has asked for it waits to hear that it stands.
+    pub(super) awaited: bool,
 }
 
 impl Entry {
@@ -165,6 +169,15 @@ pub(super) struct Pull {
     pub(super) link: LinkId,
     /// One of them was not done at all.
     pub(super) failed: bool,
+}
+
+/// What is known of the listeners of this host, and who waits for one.
+#[derive(Default)]
+pub(super) struct Hellos {
+    /// Listeners that take hellos, by their cookies.
+    pub(super) takers: HashSet<u64>,
+    /// Connections of which a peer waits to hear, and for a moment some of which it has heard.
+    pub(super) awaited: Vec<u64>,
 }
 
 /// A drain that has begun.
