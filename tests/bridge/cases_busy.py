@@ -1,13 +1,14 @@
 """The bridge where all CPUs are busy, beside TCP: what a message takes, and what it costs its host."""
 
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import threading
 import time
 
-from world import case, note, until, world
+from world import BEELINED, case, note, until, world
 
 APP = __file__.replace("cases_busy.py", "busy.py")
 ROUNDS = int(os.environ.get("ROUNDS", 1))
@@ -209,3 +210,18 @@ def busy_cpus_leave_the_way_to_tcp():
     assert all(facts["count"] > 0 for facts in told.values())
     old.finish()
     new.finish()
+
+
+@case()
+def the_administrators_socket_without_descriptors():
+    """Without a descriptor for who asks a bridge does not spin, and answers when there is one again."""
+    a, _ = world().hosts
+    before = resource.prlimit(a.bridge.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(a.bridge.pid, resource.RLIMIT_NOFILE, (3, before[1]))
+    asks = a.run(BEELINED, "status", "--json", "--socket", a.socket, beeline=False)
+    time.sleep(0.5)
+    began = used(a)
+    time.sleep(2)
+    assert used(a) - began < 0.2, used(a) - began
+    resource.prlimit(a.bridge.pid, resource.RLIMIT_NOFILE, before)
+    asks.finish(10)

@@ -41,9 +41,9 @@ pub enum Request {
 /// What is answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Answer {
+pub enum Answer<T = Value> {
     /// It is done; this is the result.
-    Ok(Value),
+    Ok(T),
     /// It is not; this is why.
     Error(String),
 }

@@ -13,6 +13,7 @@ mod server;
 use std::time::Instant;
 
 use beeline_status::document::{Counts, Data, Document};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::control::Control;
@@ -55,19 +56,26 @@ fn settings(tunables: Tunables) -> Counts {
     SPECS.iter().map(|spec| (spec.key.to_owned(), tunables.get(spec))).collect()
 }
 
-/// The answer to a line.
-fn answer(line: &[u8], backend: &mut dyn Backend) -> Answer {
+/// The answer to a line, as a line.
+fn answer(line: &[u8], backend: &mut dyn Backend) -> Vec<u8> {
     let result = match serde_json::from_slice(line) {
         Err(error) => Err(format!("the request is not understood: {error}")),
-        Ok(Request::Status {}) => serde_json::to_value(backend.document()).map_err(|error| error.to_string()),
+        // It may be long, and the loop waits: it is written as it is, and no tree of values is made of it.
+        Ok(Request::Status {}) => return line_of(&Answer::Ok(backend.document())),
         Ok(Request::Set { key, value }) => backend.set(&key, &value).map(|()| Value::Null),
         Ok(Request::Reload {}) => backend.reload().map(Value::from),
         Ok(Request::Drain {}) => Ok(Value::from(backend.drain())),
     };
-    match result {
+    line_of(&match result {
         Ok(value) => Answer::Ok(value),
         Err(error) => Answer::Error(error),
-    }
+    })
+}
+
+fn line_of(answer: &Answer<impl Serialize>) -> Vec<u8> {
+    let mut line = serde_json::to_vec(answer).unwrap_or_default();
+    line.push(b'\n');
+    line
 }
 
 #[cfg(test)]

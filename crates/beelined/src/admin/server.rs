@@ -13,13 +13,15 @@ use anyhow::{Context, bail};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
-use super::{Answer, Backend, answer};
+use super::{Answer, Backend, answer, line_of};
 use crate::user::User;
 
 const CLIENTS_MAX: usize = 8;
 const LINE_BYTES_MAX: usize = 4096;
 /// A client that neither asks nor reads for so long is in the way.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long nobody is let in when there were no descriptors for somebody, who stays in the queue.
+const REST: Duration = Duration::from_millis(100);
 const LISTENER: u64 = 0;
 
 /// The administrator's socket and who is connected. It works as [`crate::control::Control`] does: [`Self::as_fd`] is
@@ -27,6 +29,8 @@ const LISTENER: u64 = 0;
 pub struct Admin {
     path: PathBuf,
     listener: UnixListener,
+    /// The listener is not watched until then.
+    rests_until: Option<Instant>,
     epoll: Epoll,
     clients: BTreeMap<u64, Client>,
     next_id: u64,
@@ -36,6 +40,8 @@ struct Client {
     stream: UnixStream,
     input: Vec<u8>,
     output: Vec<u8>,
+    /// Bytes of it that were written.
+    written: usize,
     until: Instant,
 }
 
@@ -56,7 +62,8 @@ impl Admin {
         listener.set_nonblocking(true)?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
-        Ok(Self { path: path.to_owned(), listener, epoll, clients: BTreeMap::new(), next_id: LISTENER + 1 })
+        let (path, clients) = (path.to_owned(), BTreeMap::new());
+        Ok(Self { path, listener, rests_until: None, epoll, clients, next_id: LISTENER + 1 })
     }
 
     /// Readable when [`Self::turn`] has something to do.
@@ -66,25 +73,46 @@ impl Admin {
 
     /// When [`Self::turn`] has something to do, even if the descriptor is silent.
     pub fn deadline(&self) -> Option<Instant> {
-        self.clients.values().map(|client| client.until).min()
+        self.clients.values().map(|client| client.until).chain(self.rests_until).min()
     }
 
     /// Answers.
     pub fn turn(&mut self, now: Instant, backend: &mut dyn Backend) {
         let mut ready = [EpollEvent::empty(); CLIENTS_MAX + 1];
         let count = self.epoll.wait(&mut ready, 0_u8).unwrap_or(0);
+        let mut somebody_knocks = false;
         for event in &ready[..count] {
             match event.data() {
-                LISTENER => self.accept(now),
+                LISTENER => somebody_knocks = true,
                 id => self.serve(id, now, backend),
             }
         }
+        // Whoever is in the way leaves room for those who come.
         self.clients.retain(|_, client| client.until > now);
+        if self.rests_until.is_some_and(|until| until <= now) {
+            self.rests_until = None;
+            self.watch_listener(EpollFlags::EPOLLIN);
+        }
+        if somebody_knocks {
+            self.accept(now);
+        }
+    }
+
+    fn watch_listener(&self, events: EpollFlags) {
+        let _ = self.epoll.modify(&self.listener, &mut EpollEvent::new(events, LISTENER));
     }
 
     fn accept(&mut self, now: Instant) {
         // One a turn: the listener is still readable if there are more.
-        let Ok((stream, _)) = self.listener.accept() else { return };
+        let stream = match self.listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return,
+            // Looking again at once would be a spin.
+            Err(_) => {
+                self.rests_until = Some(now + REST);
+                return self.watch_listener(EpollFlags::empty());
+            }
+        };
         let may_ask = getsockopt(&stream, PeerCredentials)
             .is_ok_and(|who| who.uid() == 0 || who.uid() == nix::unistd::geteuid().as_raw());
         if !may_ask || self.clients.len() >= CLIENTS_MAX || stream.set_nonblocking(true).is_err() {
@@ -93,8 +121,8 @@ impl Admin {
         let id = self.next_id;
         if self.epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, id)).is_ok() {
             self.next_id += 1;
-            let client = Client { stream, input: Vec::new(), output: Vec::new(), until: now + PATIENCE };
-            self.clients.insert(id, client);
+            let (input, output) = (Vec::new(), Vec::new());
+            self.clients.insert(id, Client { stream, input, output, written: 0, until: now + PATIENCE });
         }
     }
 
@@ -132,32 +160,32 @@ impl Client {
             }
             let Some(newline) = self.input.iter().position(|&byte| byte == b'\n') else { break };
             let line: Vec<u8> = self.input.drain(..=newline).collect();
-            self.reply(&answer(&line, backend));
+            self.reply(answer(&line, backend));
         }
         if self.input.len() > LINE_BYTES_MAX {
-            self.reply(&Answer::Error("the request is too long".into()));
+            self.reply(line_of(&Answer::<()>::Error("the request is too long".into())));
             self.write(now)?;
             return Ok(false);
         }
         Ok(!ended)
     }
 
-    fn reply(&mut self, answer: &Answer) {
-        self.output = serde_json::to_vec(answer).unwrap_or_default();
-        self.output.push(b'\n');
+    fn reply(&mut self, answer: Vec<u8>) {
+        (self.output, self.written) = (answer, 0);
     }
 
     fn write(&mut self, now: Instant) -> io::Result<()> {
-        while !self.output.is_empty() {
-            match self.stream.write(&self.output) {
+        while let Some(rest) = self.output.get(self.written..).filter(|rest| !rest.is_empty()) {
+            match self.stream.write(rest) {
                 Ok(count) => {
                     self.until = now + PATIENCE;
-                    self.output.drain(..count);
+                    self.written += count;
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             }
         }
+        self.reply(Vec::new());
         Ok(())
     }
 }

@@ -151,6 +151,48 @@ fn many_clients_that_say_nothing_do_not_stay() {
 }
 
 #[test]
+fn whoever_comes_late_finds_the_places_of_those_who_said_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let mut admin = Admin::new(&path).unwrap();
+    let mut bridge = Bridge { tunables: Tunables::DEFAULT };
+    let now = Instant::now();
+    let _silent: Vec<UnixStream> = (0..8).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    (0..8).for_each(|_| admin.turn(now, &mut bridge));
+    let mut late = UnixStream::connect(&path).unwrap();
+    late.write_all(b"{\"request\":\"reload\"}\n").unwrap();
+    late.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    (0..2).for_each(|_| admin.turn(now + Duration::from_secs(10), &mut bridge));
+    let mut answer = [0; 5];
+    late.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"{\"ok\"");
+}
+
+#[test]
+fn a_long_answer_is_taken_in_parts() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let mut admin = Admin::new(&path).unwrap();
+    let mut bridge = Bridge { tunables: Tunables::DEFAULT };
+    let mut client = UnixStream::connect(&path).unwrap();
+    let status = b"{\"request\":\"status\"}\n";
+    // More answers than a socket takes at once.
+    client.write_all(&status.repeat(2000)).unwrap();
+    client.set_nonblocking(true).unwrap();
+    let (mut text, mut part) = (Vec::new(), [0; 10_000]);
+    while text.iter().filter(|byte| **byte == b'\n').count() < 2000 {
+        admin.turn(Instant::now(), &mut bridge);
+        if let Ok(count) = client.read(&mut part) {
+            text.extend_from_slice(&part[..count]);
+        }
+    }
+    let expected = Answer::Ok(document(Tunables::DEFAULT));
+    for line in text.split(|byte| *byte == b'\n').take(2000) {
+        assert_eq!(serde_json::from_slice::<Answer<Document>>(line).unwrap(), expected);
+    }
+}
+
+#[test]
 fn a_socket_that_was_left_behind_is_replaced_and_one_in_use_is_not() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");

@@ -271,8 +271,7 @@ impl Engine {
             if news {
                 spin.news();
             }
-            self.care();
-            if self.is_drained() {
+            if self.care() && outside(self) || self.is_drained() {
                 return Ok(());
             }
         }
@@ -395,10 +394,10 @@ impl Engine {
         }
     }
 
-    /// What has to be done from time to time.
-    fn care(&mut self) {
+    /// What has to be done from time to time. Whether it was time.
+    fn care(&mut self) -> bool {
         if self.now_ns < self.control_due_ns && self.now_ns.saturating_sub(self.cared_ns) < CARE_NS {
-            return;
+            return false;
         }
         self.cared_ns = self.now_ns;
         self.turn_control();
@@ -411,6 +410,7 @@ impl Engine {
         self.care_for_links();
         self.care_for_retired();
         self.care_for_comparisons();
+        true
     }
 
     /// Makes a connection hot.

@@ -125,3 +125,15 @@ fn a_peer_reaches_nobody_at_an_address_that_it_was_not_told_of() {
         assert_eq!(ask("198.51.100.1:80"), Some(Refusal::NoDoor));
     }
 }
+
+#[test]
+fn what_is_outside_is_looked_at_once_in_a_while() {
+    be_alone();
+    let mut calls = 0;
+    let outside = |_: &mut Engine| {
+        calls += 1;
+        calls == 3
+    };
+    engine().run(outside).unwrap();
+    assert_eq!(calls, 3);
+}
