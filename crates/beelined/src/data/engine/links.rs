@@ -207,7 +207,7 @@ impl Engine {
         });
         let Some(open) = self.rails.get_mut(rail) else { return };
         let Some((peer, link, theirs, _)) = accepted else {
-            log::line("a stranger tried to connect a rail");
+            log::about_strangers("a stranger tried to connect a rail");
             let _ = open.rail.reject(request, b"who are you");
             return;
         };

@@ -22,6 +22,8 @@ use crate::ports::describe;
 
 /// Completions handled in one round.
 const COMPLETIONS_PER_ROUND: usize = 64;
+/// Connections of a rail of which one round hears that they come or go: anybody may knock, as often as they like.
+pub(super) const EVENTS_PER_ROUND: usize = 16;
 
 impl Engine {
     /// Opens ports as rails, and offers them to all peers. A port that cannot be opened is told and left out.
@@ -137,11 +139,8 @@ impl Engine {
                 continue;
             }
             // Connections come and go rarely, their descriptor tells, and to ask is a system call.
-            while (events_ready || self.asks_for_events)
-                && let Some(event) = self.next_event(index)
-            {
-                busy = true;
-                self.rail_event(index, event);
+            if events_ready || self.asks_for_events {
+                busy |= self.hear_events(index) != 0;
             }
             let mut completions = std::mem::take(&mut self.completions);
             if let Some(rail) = self.rails.get_mut(index) {
@@ -172,7 +171,20 @@ impl Engine {
         busy
     }
 
-    pub(super) fn next_event(&mut self, index: usize) -> Option<Event> {
+    /// Hears of connections that come and go, and says of how many. After as many as a round may hear of it is the
+    /// others' turn, and the next round hears more.
+    pub(super) fn hear_events(&mut self, index: usize) -> usize {
+        for heard in 0..EVENTS_PER_ROUND {
+            let Some(event) = self.next_event(index) else { return heard };
+            self.rail_event(index, event);
+        }
+        if let Some(rail) = self.rails.get_mut(index) {
+            rail.events_ready = true;
+        }
+        EVENTS_PER_ROUND
+    }
+
+    fn next_event(&mut self, index: usize) -> Option<Event> {
         let rail = self.rails.get_mut(index)?;
         match rail.rail.next_event() {
             Ok(event) => {

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::process::Command;
 
 use super::super::record::Refusal;
+use super::rails::EVENTS_PER_ROUND;
 use super::*;
 use crate::config::Config;
 
@@ -136,4 +137,27 @@ fn what_is_outside_is_looked_at_once_in_a_while() {
     };
     engine().run(outside).unwrap();
     assert_eq!(calls, 3);
+}
+
+#[test]
+fn strangers_at_a_rail_get_a_part_of_each_round() {
+    be_alone();
+    let mut engine = engine();
+    let rail = &engine.rails[0].rail;
+    let address = std::net::SocketAddr::new(rail.port().address, rail.listening_on().unwrap().port());
+    let mut strangers = beeline_fabric::Rail::open(rail.port(), beeline_fabric::Options::default()).unwrap();
+    const STRANGERS: usize = 3 * EVENTS_PER_ROUND;
+    for _ in 0..STRANGERS {
+        strangers.connect(address, b"let me in").unwrap();
+    }
+    let mut heard = vec![0];
+    while heard.iter().sum::<usize>() < STRANGERS {
+        while let Ok(Some(_)) = strangers.next_event() {}
+        engine.rails[0].events_ready = false;
+        let count = engine.hear_events(0);
+        assert_eq!(engine.rails[0].events_ready, count == EVENTS_PER_ROUND, "what is left is heard in the next round");
+        heard.push(count);
+    }
+    assert!(heard.iter().all(|count| *count <= EVENTS_PER_ROUND), "{heard:?}");
+    assert!(engine.links.is_empty());
 }
