@@ -383,7 +383,7 @@ impl Control {
         match (connection.up(), connection.side) {
             (Some(up), _) => {
                 if let Some(dialer) = self.dialers.iter_mut().find(|dialer| dialer.peer.name == up.name) {
-                    dialer.ended(&why, true, now, chance());
+                    dialer.ended(&why, Some(now.saturating_duration_since(up.since)), now, chance());
                 }
             }
             (None, Side::Dialed(index)) => self.note_failed_attempt(index, connection.remote, &why, now),

@@ -3,7 +3,9 @@
 //! 1. There is one attempt at a time, at each of the peer's addresses in turn.
 //! 2. After a failure the wait doubles, up to [`WAIT_MAX`]; half of it is chance, so that two bridges, or all bridges
 //!    after a power cut, do not keep step.
-//! 3. The bridge with the greater name lets the other begin, since its connection would win anyway.
+//! 3. A connection that stood and ended is made anew soon: that is how a restart looks. The wait doubles with each that
+//!    ends before [`STEADY`], too, as where the other bridge says good-bye as soon as it has heard who we are.
+//! 4. The bridge with the greater name lets the other begin, since its connection would win anyway.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -17,6 +19,8 @@ use crate::name::BridgeName;
 const WAIT_MIN: Duration = Duration::from_millis(100);
 const WAIT_MAX: Duration = Duration::from_secs(10);
 const COURTESY: Duration = Duration::from_millis(500);
+/// A connection that has stood for so long was a good one.
+const STEADY: Duration = Duration::from_secs(10);
 
 /// Connects to one peer.
 #[derive(Debug)]
@@ -29,6 +33,8 @@ pub struct Dialer {
     pub last_end: Option<String>,
     next_address: usize,
     failures: u32,
+    /// Connections in a row that stood, and not for long.
+    brief: u32,
     at: Instant,
 }
 
@@ -36,7 +42,7 @@ impl Dialer {
     /// Begins soon.
     pub fn new(peer: Peer, own: &BridgeName, now: Instant) -> Self {
         let at = if *own < peer.name { now } else { now + COURTESY };
-        Self { peer, attempt: None, last_end: None, next_address: 0, failures: 0, at }
+        Self { peer, attempt: None, last_end: None, next_address: 0, failures: 0, brief: 0, at }
     }
 
     /// When the next attempt is due, if none is going on.
@@ -57,17 +63,18 @@ impl Dialer {
         self.last_end = None;
     }
 
-    /// A connection to the peer has ended, or an attempt has failed. Says whether that is news.
-    pub fn ended(&mut self, why: &End, was_up: bool, now: Instant, chance: f64) -> bool {
-        let full = if was_up {
-            // Where it was good it may well be good at once: that is how a restart looks.
+    /// A connection to the peer has ended that stood for a time, or an attempt has failed. Says whether that is news.
+    pub fn ended(&mut self, why: &End, stood: Option<Duration>, now: Instant, chance: f64) -> bool {
+        if stood.is_some() {
+            // Where it was good it may well be good at once.
             self.next_address = self.next_address.wrapping_sub(1);
-            WAIT_MIN
-        } else {
-            let full = WAIT_MIN.saturating_mul(1 << self.failures.min(16)).min(WAIT_MAX);
-            self.failures = self.failures.saturating_add(1);
-            full
-        };
+        }
+        if stood.is_some_and(|stood| stood >= STEADY) {
+            self.brief = 0;
+        }
+        let failures = if stood.is_some() { &mut self.brief } else { &mut self.failures };
+        let full = WAIT_MIN.saturating_mul(1 << (*failures).min(16)).min(WAIT_MAX);
+        *failures = failures.saturating_add(1);
         self.at = now + full.mul_f64(0.5 + chance / 2.0);
         let text = why.to_string();
         let is_news = self.last_end.as_ref() != Some(&text);
@@ -104,16 +111,31 @@ mod tests {
         let mut dialer = dialer("alpha", now);
         let mut waits = Vec::new();
         for _ in 0..10 {
-            dialer.ended(&End::Slow, false, now, 1.0);
+            dialer.ended(&End::Slow, None, now, 1.0);
             waits.push(dialer.due().unwrap() - now);
         }
         assert_eq!(waits[..3], [WAIT_MIN, 2 * WAIT_MIN, 4 * WAIT_MIN]);
         assert_eq!(waits[9], WAIT_MAX);
-        dialer.ended(&End::Slow, false, now, 0.0);
+        dialer.ended(&End::Slow, None, now, 0.0);
         assert_eq!(dialer.due(), Some(now + WAIT_MAX / 2));
         dialer.succeeded();
-        dialer.ended(&End::Slow, false, now, 1.0);
+        dialer.ended(&End::Slow, None, now, 1.0);
         assert_eq!(dialer.due(), Some(now + WAIT_MIN));
+    }
+
+    #[test]
+    fn connections_that_end_at_once_are_made_ever_less_often() {
+        let now = Instant::now();
+        let mut dialer = dialer("alpha", now);
+        let mut wait = |stood| {
+            dialer.succeeded();
+            dialer.ended(&End::Bye("no".into()), Some(stood), now, 1.0);
+            dialer.due().unwrap() - now
+        };
+        let brief = Duration::from_millis(1);
+        assert_eq!([wait(brief), wait(brief), wait(brief)], [WAIT_MIN, 2 * WAIT_MIN, 4 * WAIT_MIN]);
+        assert_eq!((0..10).map(|_| wait(brief)).max(), Some(WAIT_MAX));
+        assert_eq!(wait(STEADY), WAIT_MIN);
     }
 
     #[test]
@@ -122,7 +144,7 @@ mod tests {
         let mut dialer = dialer("alpha", now);
         let port = |dialer: &mut Dialer| dialer.next_address().ip().to_string();
         assert_eq!([port(&mut dialer), port(&mut dialer)], ["10.0.0.1", "10.0.0.2"]);
-        dialer.ended(&End::Closed, true, now, 1.0);
+        dialer.ended(&End::Closed, Some(STEADY), now, 1.0);
         assert_eq!([port(&mut dialer), port(&mut dialer)], ["10.0.0.2", "10.0.0.1"]);
     }
 
@@ -132,7 +154,7 @@ mod tests {
         let mut dialer = dialer("alpha", now);
         let news: Vec<bool> = [End::Slow, End::Slow, End::Closed, End::Slow]
             .iter()
-            .map(|end| dialer.ended(end, false, now, 0.0))
+            .map(|end| dialer.ended(end, None, now, 0.0))
             .collect();
         assert_eq!(news, [true, false, true, true]);
     }

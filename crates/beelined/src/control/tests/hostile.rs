@@ -56,6 +56,18 @@ fn without_certificates_strangers_and_wide_claims_are_refused() {
 }
 
 #[test]
+fn a_peer_that_takes_us_for_a_stranger_is_met_ever_less_often() {
+    let (mut alpha, mut beta) = (Host::new("alpha", "10.0.0.1"), Host::new("beta", "10.9.0.2"));
+    let mut world = World::new();
+    // Alpha knows beta by other addresses than beta says. Beta sees no fault in alpha, and hears its good-bye.
+    alpha.start_insecure(&mut world, &[&beta], "10.0.0.1");
+    let b = beta.start_insecure(&mut world, &[&alpha], "10.9.0.2");
+    world.pass(Duration::from_secs(60));
+    let met = world.events[b].iter().filter(|event| matches!(event, Event::PeerUp(_))).count();
+    assert!((1..50).contains(&met), "{met} times in a minute");
+}
+
+#[test]
 fn plain_tcp_means_nothing_where_there_are_certificates_nor_tls_where_there_are_none() {
     let (mut alpha, mut beta) = super::world::friends();
     let mut world = World::new();
