@@ -24,6 +24,8 @@
 
 mod inward;
 mod outward;
+#[cfg(test)]
+mod tests;
 
 use beeline_meeting::bridge::{Fault, LaneEnd, flags};
 use beeline_topo::stripe::{PIECES_MAX, Reorder};

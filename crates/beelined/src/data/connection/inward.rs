@@ -155,12 +155,17 @@ impl Connection {
         let (placed_more, room_more) = (placed.saturating_sub(self.told_placed), limit.saturating_sub(self.told_limit));
         // The other end keeps in its ring what it does not know to have come, and begins no more pieces than it may.
         let urgent = placed_more >= self.ring_bytes.min(self.their_ring_bytes) / 4
-            || room_more >= self.ring_bytes / 4
+            || self.owes_much_room()
             || self.untold_pieces >= PIECES_MAX / 2;
         (placed_more != 0 || room_more != 0).then_some((urgent, placed, limit))
     }
 
-    pub(super) fn limit_now(&self) -> u64 {
+    /// Whether there is so much room of which the other bridge does not know that it is told at once.
+    pub(super) fn owes_much_room(&self) -> bool {
+        self.limit_now().saturating_sub(self.told_limit) >= self.ring_bytes / 4
+    }
+
+    fn limit_now(&self) -> u64 {
         let placed = self.reorder.prefix();
         let unread = self.lane.as_ref().and_then(|lane| lane.unread_by_peer().ok()).unwrap_or(0);
         placed.saturating_sub(unread.into()).saturating_add(self.ring_bytes).max(self.told_limit)

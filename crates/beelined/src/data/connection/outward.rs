@@ -202,8 +202,10 @@ impl Connection {
         }
         if owes_room && !self.gone {
             match lane.arm_writing() {
-                // With a quarter of the ring free and told the other bridge has enough to go on.
-                Ok(armed) => ready |= armed == Armed::Ready && self.limit_now() != self.told_limit,
+                // A quarter of the ring is free. What of it the other bridge does not know is said at once if it is as
+                // much (see `ack_due`), and else in a while: with the rest it has enough to go on, and what comes of
+                // that wakes us.
+                Ok(armed) => ready |= armed == Armed::Ready && self.owes_much_room(),
                 Err(Fault::Gone) => self.gone = true,
                 Err(_) => return Err(Broken::App),
             }
