@@ -164,6 +164,15 @@ impl Rates {
         }
     }
 
+    /// A chunk will not be acknowledged: its transfer was given up. One of an earlier life changes nothing. What the
+    /// rail delivered meanwhile says nothing.
+    pub fn dropped(&mut self, on: RailLife, bytes: u64) {
+        if let Some(state) = self.living(on) {
+            state.in_flight = state.in_flight.saturating_sub(bytes);
+            state.sample = None;
+        }
+    }
+
     /// The rail failed: nothing is sent over it, and what it measured is forgotten.
     pub fn down(&mut self, rail: usize) {
         if let Some(state) = self.rails.get_mut(rail) {

@@ -62,6 +62,13 @@ impl LinkRates {
         }
     }
 
+    /// Bytes are not waited for any more: their connection is over.
+    pub fn dropped(&mut self, link: LinkId, bytes: u64) {
+        if let Some(life) = self.life(link) {
+            self.rates.dropped(life, bytes);
+        }
+    }
+
     /// The link on which a chunk would arrive first. `links` are ids with what to return.
     #[must_use]
     pub fn pick(&self, links: &[(LinkId, usize)], bytes: u64, now_ns: u64) -> Option<usize> {

@@ -38,10 +38,14 @@ enum Place {
 }
 
 /// How bytes are sent.
+///
+/// What is in messages or written before a message that says so comes in the order in which it was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
-    /// In messages, or written before a message that says so: they come in that order.
-    InOrder,
+    /// In messages. No link's account has it: it is acknowledged when that suits, which tells nothing of the link.
+    Inline,
+    /// Written.
+    Written,
     /// Offered, to be read when the receiver gets to it.
     Offered,
 }
@@ -50,17 +54,38 @@ pub enum How {
 struct Piece {
     end: u64,
     place: Place,
-    how: How,
+    in_order: bool,
+    /// Bytes of it that are in its link's account.
+    counted: u64,
 }
 
 impl Piece {
+    /// Bytes that are on no link.
     fn new(end: u64, place: Place) -> Piece {
-        Piece { end, place, how: How::InOrder }
+        Piece { end, place, in_order: true, counted: 0 }
     }
 
-    /// Whether what follows leaves no other gap than this one.
-    fn goes_on_as(&self, place: Place, how: How) -> bool {
-        self.place == place && self.how == How::InOrder && how == How::InOrder
+    /// Bytes that are given to a link.
+    fn on(link: LinkId, end: u64, bytes: u64, how: How) -> Piece {
+        let counted = if how == How::Inline { 0 } else { bytes };
+        Piece { end, place: Place::On(link), in_order: how != How::Offered, counted }
+    }
+
+    /// Takes in what follows, if that leaves no other gap than this piece.
+    fn joins(&mut self, next: &Piece) -> bool {
+        let joins = self.place == next.place && self.in_order && next.in_order;
+        if joins {
+            self.end = next.end;
+            self.counted = self.counted.saturating_add(next.counted);
+        }
+        joins
+    }
+}
+
+/// Appends a piece.
+fn append(pieces: &mut VecDeque<Piece>, piece: Piece) {
+    if !pieces.back_mut().is_some_and(|last| last.joins(&piece)) {
+        pieces.push_back(piece);
     }
 }
 
@@ -76,7 +101,7 @@ pub struct Sender {
     window: u64,
 }
 
-/// Bytes that were acknowledged, by the link that carried them.
+/// Bytes that leave a link's account. None of what was acknowledged may have been in it.
 pub type Credit = (LinkId, u64);
 
 impl Sender {
@@ -124,17 +149,14 @@ impl Sender {
         let end = offset.saturating_add(bytes);
         if offset == self.sent {
             self.sent = end;
-            match self.pieces.back_mut() {
-                Some(last) if last.goes_on_as(Place::On(link), how) => last.end = end,
-                _ => self.pieces.push_back(Piece { end, place: Place::On(link), how }),
-            }
-            return;
+            return append(&mut self.pieces, Piece::on(link, end, bytes, how));
         }
         let mut begin = self.acked;
         for index in 0..self.pieces.len() {
             let Some(piece) = self.pieces.get(index).copied() else { return };
             if begin == offset && piece.place == Place::Again {
-                self.pieces.insert(index, Piece { end: end.min(piece.end), place: Place::On(link), how });
+                let end = end.min(piece.end);
+                self.pieces.insert(index, Piece::on(link, end, end.saturating_sub(offset), how));
                 if end >= piece.end {
                     self.pieces.remove(index.saturating_add(1));
                 }
@@ -144,8 +166,8 @@ impl Sender {
         }
     }
 
-    /// The receiver has all before `placed` and takes all before `limit`. Tells which link carried how much of what is
-    /// new.
+    /// The receiver has all before `placed` and takes all before `limit`. Tells which links carried what is new, and
+    /// what leaves their accounts with it.
     ///
     /// # Errors
     /// [`Breach`].
@@ -158,10 +180,13 @@ impl Sender {
         }
         self.limit = self.limit.max(limit);
         while self.acked < placed {
-            let Some(first) = self.pieces.front().copied() else { break };
+            let Some(first) = self.pieces.front_mut() else { break };
             let end = first.end.min(placed);
+            let counted = first.counted.min(end.saturating_sub(self.acked));
+            first.counted = first.counted.saturating_sub(counted);
+            let first = *first;
             match first.place {
-                Place::On(link) => carried((link, end.saturating_sub(self.acked))),
+                Place::On(link) => carried((link, counted)),
                 // It came before the link was lost, or was said by another way.
                 Place::Lost(_) | Place::Again => {}
             }
@@ -171,6 +196,14 @@ impl Sender {
             }
         }
         Ok(())
+    }
+
+    /// What is in the accounts of links and not acknowledged.
+    pub fn on_links(&self) -> impl Iterator<Item = Credit> {
+        self.pieces.iter().filter_map(|piece| match piece.place {
+            Place::On(link) => Some((link, piece.counted)),
+            Place::Lost(_) | Place::Again => None,
+        })
     }
 
     /// The link is gone.
@@ -215,12 +248,7 @@ impl Sender {
 
     fn merge(&mut self) {
         let mut merged: VecDeque<Piece> = VecDeque::with_capacity(self.pieces.len());
-        for piece in self.pieces.drain(..) {
-            match merged.back_mut() {
-                Some(last) if last.goes_on_as(piece.place, piece.how) => last.end = piece.end,
-                _ => merged.push_back(piece),
-            }
-        }
+        self.pieces.drain(..).for_each(|piece| append(&mut merged, piece));
         self.pieces = merged;
     }
 }
@@ -238,8 +266,8 @@ mod tests {
         let mut sender = Sender::new(100);
         assert_eq!(sender.next(0), None);
         assert_eq!(sender.next(250), Some((0, 100)));
-        sender.sending(0, 60, 1, How::InOrder);
-        sender.sending(60, 40, 2, How::InOrder);
+        sender.sending(0, 60, 1, How::Written);
+        sender.sending(60, 40, 2, How::Written);
         assert_eq!(sender.next(250), None);
         let mut carried = Vec::new();
         sender.ack(70, 150, |credit| carried.push(credit)).unwrap();
@@ -255,23 +283,43 @@ mod tests {
     #[test]
     fn only_what_the_receiver_lacks_is_sent_again() {
         let mut sender = Sender::new(1000);
-        sender.sending(0, 100, 1, How::InOrder);
-        sender.sending(100, 100, 2, How::InOrder);
-        sender.sending(200, 100, 1, How::InOrder);
+        sender.sending(0, 100, 1, How::Written);
+        sender.sending(100, 100, 2, How::Written);
+        sender.sending(200, 100, 1, How::Written);
         sender.link_lost(1);
         assert_eq!(sender.next(300), None);
         sender.resync(1, [(0, 40), (250, 300)].into_iter());
         sender.ack(40, 1000, ignore).unwrap();
         assert_eq!(sender.next(300), Some((40, 60)));
-        sender.sending(40, 20, 3, How::InOrder);
+        sender.sending(40, 20, 3, How::Written);
         assert_eq!(sender.next(300), Some((60, 40)));
-        sender.sending(60, 40, 3, How::InOrder);
+        sender.sending(60, 40, 3, How::Written);
         assert_eq!(sender.next(300), Some((200, 50)));
-        sender.sending(200, 50, 3, How::InOrder);
+        sender.sending(200, 50, 3, How::Written);
         assert_eq!(sender.next(300), None);
         assert_eq!(sender.next(301), Some((300, 1)));
         sender.ack(300, 1000, ignore).unwrap();
         assert!(sender.is_idle());
+    }
+
+    #[test]
+    fn what_links_carry_leaves_their_accounts_once() {
+        let mut sender = Sender::new(1000);
+        let mut account = 0;
+        let mut send = |sender: &mut Sender, offset, bytes, how| {
+            sender.sending(offset, bytes, 1, how);
+            account += if how == How::Inline { 0 } else { bytes };
+        };
+        send(&mut sender, 0, 100, How::Inline);
+        send(&mut sender, 100, 300, How::Written);
+        send(&mut sender, 400, 50, How::Inline);
+        send(&mut sender, 450, 200, How::Offered);
+        send(&mut sender, 650, 50, How::Inline);
+        assert_eq!((account, sender.on_links().map(|(_, bytes)| bytes).sum()), (500, 500));
+        for (placed, left) in [(50, 450), (100, 400), (200, 300), (450, 200), (500, 150), (650, 0), (700, 0)] {
+            sender.ack(placed, 1000, |(link, bytes)| account -= bytes * link).unwrap();
+            assert_eq!((account, sender.on_links().map(|(_, bytes)| bytes).sum()), (left, left), "{placed}");
+        }
     }
 
     /// What happens to a message on its way.
@@ -319,7 +367,7 @@ mod tests {
                         if let Some((offset, most)) = sender.next(ALL) {
                             let (id, queue) = &mut links[link];
                             let bytes = bytes.min(most);
-                            sender.sending(offset, bytes, *id, How::InOrder);
+                            sender.sending(offset, bytes, *id, How::Written);
                             queue.push_back((offset, bytes));
                         }
                     }

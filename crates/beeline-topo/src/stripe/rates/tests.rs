@@ -219,3 +219,18 @@ fn an_earlier_life_counts_for_nothing() {
     rates.acknowledged(old, CHUNK, 1);
     assert_eq!(rates.in_flight(0), CHUNK);
 }
+
+#[test]
+fn what_was_given_up_burdens_a_rail_no_more() {
+    let mut rates = two(10_000, 5_000);
+    (0..32).for_each(|_| rates.sent(first_of(0), CHUNK, 0));
+    assert_eq!(rates.pick(&[0], CHUNK, 1_000), None);
+    rates.acknowledged(first_of(0), 2 * CHUNK, 1_000);
+    rates.dropped(first_of(0), 30 * CHUNK);
+    rates.dropped(RailLife { rail: 0, life: 1 }, CHUNK);
+    assert_eq!((rates.in_flight(0), rates.pick(&[0, 1], CHUNK, 2_000)), (0, Some(first_of(0))));
+    // The time until the next chunks is no measure of the rail.
+    (0..4).for_each(|_| rates.sent(first_of(0), CHUNK, 1_000_000_000));
+    rates.acknowledged(first_of(0), 4 * CHUNK, 1_001_000_000);
+    assert_eq!(rates.measured(0, 1_001_000_000), Some(4 * CHUNK * 1_000));
+}

@@ -136,6 +136,11 @@ impl Connection {
         self.sender.sent().saturating_sub(self.sender.acked())
     }
 
+    /// What of it is in the accounts of links.
+    pub fn on_links(&self) -> impl Iterator<Item = Credit> {
+        self.sender.on_links()
+    }
+
     /// The other bridge has said how far it is.
     ///
     /// # Errors
@@ -172,9 +177,10 @@ impl Connection {
         placed: u64,
         limit: u64,
         ranges: impl Iterator<Item = (u64, u64)> + Clone,
+        carried: impl FnMut(Credit),
     ) -> Result<(), Broken> {
         self.sender.resync(link, std::iter::once((0, placed)).chain(ranges));
-        self.acked(placed, limit, |_| {})?;
+        self.acked(placed, limit, carried)?;
         self.end_lost = self.told_end != 0;
         Ok(())
     }

@@ -189,7 +189,11 @@ impl Engine {
             // It may overtake the answer on another link. Nothing of ours was on the one that is closed.
             Record::Resync { .. } if connection.stage == Stage::Asked => Ok(()),
             Record::Resync { link, placed, limit, ranges, .. } => {
-                connection.resynced(link, placed, limit, ranges.iter())
+                connection.resynced(link, placed, limit, ranges.iter(), |(link, bytes)| {
+                    if let Some(rates) = rates.as_mut() {
+                        rates.acknowledged(link, bytes, now_ns);
+                    }
+                })
             }
             _ => Ok(()),
         };

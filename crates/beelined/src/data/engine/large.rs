@@ -73,7 +73,7 @@ impl Engine {
                     Err(error) => {
                         // What was written is under way, and may land late: sent again it is only when the other bridge
                         // has closed its end, too.
-                        self.sent_large(number, index, (offset, done), How::InOrder);
+                        self.sent_large(number, index, (offset, done), How::Written);
                         self.link_lost(index, &error.to_string());
                         return Some(Sent::Wait);
                     }
@@ -90,7 +90,7 @@ impl Engine {
             return Some(Sent::Wait);
         }
         let length = u32::try_from(done).ok()?;
-        self.sent_large(number, index, (offset, done), How::InOrder);
+        self.sent_large(number, index, (offset, done), How::Written);
         if !self.push(index, &Record::Placed { to, offset, length }) {
             // There was room for it; so the link is lost, and the other bridge will say what it has.
             return Some(Sent::Wait);

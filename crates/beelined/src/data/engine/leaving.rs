@@ -53,7 +53,12 @@ impl Engine {
         }
         self.settle(number, None);
         self.leave_room(peer);
-        self.connections.remove(number);
+        if let Some(entry) = self.connections.remove(number)
+            && let Some(Some(peer)) = self.peers.get_mut(peer)
+        {
+            // What a reset left unacknowledged burdens its links no more.
+            entry.connection.on_links().for_each(|(link, bytes)| peer.rates.dropped(link, bytes));
+        }
         if !probe {
             self.counts.closed = self.counts.closed.saturating_add(1);
         }

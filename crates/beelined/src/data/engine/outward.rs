@@ -242,7 +242,7 @@ impl Engine {
         let Some(entry) = self.connections.get_mut(number) else { return Sent::Wait };
         let connection = &mut entry.connection;
         link.push_data(connection.theirs, offset, more, count, |place| connection.copy_out(position, place));
-        entry.sending(offset, count as u64, (link.id, How::InOrder), self.now_ns);
+        entry.sending(offset, count as u64, (link.id, How::Inline), self.now_ns);
         self.counts.inlined = self.counts.inlined.saturating_add(count as u64);
         Sent::Bytes(count as u64)
     }
@@ -254,7 +254,7 @@ impl Engine {
             return Sent::Wait;
         }
         if let Some(entry) = self.connections.get_mut(number) {
-            entry.sending(offset, bytes, (id, How::InOrder), self.now_ns);
+            entry.sending(offset, bytes, (id, How::Inline), self.now_ns);
         }
         Sent::Bytes(bytes)
     }

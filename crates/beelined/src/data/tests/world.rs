@@ -290,9 +290,10 @@ impl World {
             }
             Back::Resync { connection, lost, placed, limit, ranges } => {
                 self.sender_loses(lost, 0);
+                let (rates, now_ns) = (&mut self.rates, self.now_ns);
                 let sender = &mut self.outwards[connection].sender;
                 sender.resync(lost, std::iter::once((0, placed)).chain(ranges.iter().copied()));
-                sender.ack(placed, limit, |_| {}).unwrap();
+                sender.ack(placed, limit, |(link, bytes)| rates.acknowledged(link, bytes, now_ns)).unwrap();
             }
         }
     }
@@ -342,6 +343,15 @@ impl World {
         self.inwards.iter_mut().for_each(|inward| _ = inward.read(now_ns));
     }
 
+    /// Each link's account holds what its connections have on it.
+    fn look_at_accounts(&self) {
+        for life in self.lives.iter().filter(|life| life.sends) {
+            let on_link = self.outwards.iter().flat_map(|outward| outward.sender.on_links());
+            let bytes: u64 = on_link.filter(|(link, _)| *link == life.id).map(|(_, bytes)| bytes).sum();
+            assert_eq!(self.rates.in_flight(life.id), bytes);
+        }
+    }
+
     fn happens(&mut self, rail: usize, event: Event) {
         let newest = self.lives.iter_mut().rev().find(|life| life.rail == rail);
         match (event, newest) {
@@ -372,6 +382,7 @@ impl World {
             }
             self.pump();
             self.say();
+            self.look_at_accounts();
             let is_done = self.outwards.iter().all(Outward::is_done) && self.inwards.iter().all(Inward::is_done);
             match self.next_ns() {
                 _ if is_done => break,

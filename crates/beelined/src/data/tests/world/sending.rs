@@ -89,7 +89,7 @@ impl World {
         }
         let bytes = self.outwards[part.connection].copy_out(part.offset, part.bytes);
         self.put(link, part.bytes, Forth::Data { part, bytes, more });
-        self.note(link, part, How::InOrder);
+        self.note(link, part, How::Inline);
         Some(part.bytes)
     }
 
@@ -115,7 +115,7 @@ impl World {
         let part = Part { bytes: done, ..part };
         self.put(link, 0, if pull { Forth::Offer(part) } else { Forth::Placed(part) });
         self.rates.sent(link, done, self.now_ns);
-        self.note(link, part, if pull { How::Offered } else { How::InOrder });
+        self.note(link, part, if pull { How::Offered } else { How::Written });
         Some(done)
     }
 
