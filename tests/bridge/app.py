@@ -485,6 +485,30 @@ def shut(address, port, total):
     sys.stdin.readline()
 
 
+def pooled(address, port, count, size):
+    """Many connections that say little each; for each line after that one of them says much."""
+    size, socks = int(size), [connect(address, port, "echo") for _ in range(int(count))]
+    for sock in socks:
+        sock.sendall(b"x" * size)
+        assert exactly(sock, size) == b"x" * size
+    say(open=len(socks))
+    while line := sys.stdin.readline():
+        much = Stream(3).part(0, int(line))
+        threading.Thread(target=socks[0].sendall, args=(much,)).start()
+        assert exactly(socks[0], len(much)) == much
+        say(much=len(much))
+
+
+def quits(address, port, count):
+    """Connections that are closed when much of what came is unread."""
+    for _ in range(int(count)):
+        sock = connect(address, port, "pour 9")
+        sock.recv(1 << 20)
+        time.sleep(0.3)
+        sock.close()
+    say(closed=int(count))
+
+
 def polled(address, port, kind):
     """Connects without blocking, and waits by poll or epoll; talks and ends the same way."""
     sock = socket.socket()

@@ -50,6 +50,8 @@ pub struct Rail {
     /// Which endpoint an event means.
     ends_by_fid: HashMap<usize, EndpointId>,
     regions: SlotMap<RegionId, Region>,
+    /// Bytes of all regions.
+    registered_bytes: usize,
     /// Regions whose memory something may still touch.
     closing: Vec<RegionId>,
     /// Those of them whose last operation is over and whose key can be taken away.
@@ -96,6 +98,7 @@ impl Rail {
             ends: SlotMap::with_key(),
             ends_by_fid: HashMap::new(),
             regions: SlotMap::with_key(),
+            registered_bytes: 0,
             closing: Vec::new(),
             closing_due: Vec::new(),
             operations: SlotMap::with_capacity_and_key(options.completion_entries),

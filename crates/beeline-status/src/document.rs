@@ -152,6 +152,9 @@ pub struct RailStatus {
     pub rail: Rail,
     /// What is wrong with it.
     pub trouble: Option<String>,
+    /// Bytes of rings that it knows.
+    #[serde(default)]
+    pub registered_bytes: u64,
 }
 
 /// A link to a peer: a connection between a rail of each side.

@@ -61,6 +61,8 @@ tunables! {
         "A large piece is moved in chunks of this many bytes, over all rails there are.";
     stripe_min = 131_072, 4096..=u32::MAX as u64,
         "Once this many bytes of a stream are under way, its pieces go over all rails there are; before, they stay on the rail of their connection.";
+    registered_max = 0, 0..=1 << 50,
+        "Each rail registers at most this many bytes of rings; large pieces of further streams are copied into messages. 0: a quarter of the host's memory.";
     peer_connections_max = 65_536, 1..=1_048_576,
         "How many connections are carried with one peer; what would be more is left to TCP.";
     compare_s = 10, 0..=86_400,

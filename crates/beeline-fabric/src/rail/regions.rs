@@ -34,6 +34,7 @@ impl Rail {
         // close it, for ever; and when the rail ends, all endpoints are closed before the regions.
         let registration = unsafe { self.register_range(base, bytes, access.bits()) };
         let registration = registration.map_err(registration_error(&self.name))?;
+        self.registered_bytes += bytes;
         Ok(self.regions.insert(Region {
             registration: Some(registration),
             memory,
@@ -62,6 +63,11 @@ impl Rail {
         region.closing = true;
         self.closing.push(id);
         self.take_key_away(id)
+    }
+
+    /// Bytes of all regions whose memory is not free. Memory that two of them have counts twice.
+    pub fn registered_bytes(&self) -> usize {
+        self.registered_bytes
     }
 
     /// Regions whose memory is not free yet.
@@ -111,12 +117,13 @@ impl Rail {
 
     /// Tells of the regions that nothing can touch any more, and lets their memory go.
     fn finish_closing(&mut self) {
-        let (regions, told) = (&mut self.regions, &mut self.told);
+        let (regions, told, registered_bytes) = (&mut self.regions, &mut self.told, &mut self.registered_bytes);
         self.closing.retain(|&id| {
             let Some(region) = regions.get(id) else { return false };
-            let over = region.registration.is_none() && region.awaits.is_empty();
+            let (over, bytes) = (region.registration.is_none() && region.awaits.is_empty(), region.bytes);
             if over {
                 regions.remove(id);
+                *registered_bytes -= bytes;
                 told.push_back(Event::RegionClosed { region: id });
             }
             !over

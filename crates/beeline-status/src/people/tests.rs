@@ -52,8 +52,13 @@ fn document() -> Document {
         data: Data {
             uptime_s: 100,
             rails: vec![
-                RailStatus { id: 1, rail: rail(), trouble: None },
-                RailStatus { id: 2, rail: Rail { address: "10.0.0.9/24".parse().unwrap(), ..rail() }, trouble: None },
+                RailStatus { id: 1, rail: rail(), trouble: None, registered_bytes: 0 },
+                RailStatus {
+                    id: 2,
+                    rail: Rail { address: "10.0.0.9/24".parse().unwrap(), ..rail() },
+                    trouble: None,
+                    registered_bytes: 0,
+                },
             ],
             links: vec![LinkStatus {
                 peer: "beta".into(),

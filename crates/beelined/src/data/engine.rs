@@ -29,6 +29,7 @@ mod peers;
 mod place;
 mod rails;
 mod reach;
+mod rings;
 mod spin;
 mod state;
 mod status;
@@ -56,7 +57,7 @@ use crate::priority;
 use crate::tunables::Tunables;
 
 use spin::Spin;
-use state::{Entry, Grant, NO_PEER, OfferedRail, OpenRail, Peer, Pull, Regions};
+use state::{Entry, Grant, KnownRing, Large, NO_PEER, OfferedRail, OpenRail, Peer, Pull};
 use tag::Tag;
 
 pub use state::Counts;
@@ -407,6 +408,7 @@ impl Engine {
         self.heat_waiting();
         self.acknowledge_all();
         self.care_for_clients();
+        self.care_for_rings();
         self.care_for_links();
         self.care_for_retired();
         self.care_for_comparisons();

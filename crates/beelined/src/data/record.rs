@@ -45,7 +45,7 @@ pub const RANGES_MAX: usize = beeline_topo::stripe::PIECES_MAX;
 
 /// [`Record::Data`]: the byte is urgent; there is exactly one.
 const URGENT: u8 = 1;
-/// [`Record::Data`]: more than fits a message lies ready.
+/// [`Record::Data`]: it is a part of a stream, for which the sender wants the ring.
 const MORE: u8 = 2;
 
 /// Not a message of this protocol.
@@ -108,6 +108,8 @@ pub enum Record<'a> {
     /// The sender has closed its end of rail connection `link`; what it has beside the bytes before `placed` is
     /// `ranges`. Body: to 8, from 8, link 8, placed 8, limit 8, then 16 for each range: offset, end.
     Resync { to: u64, from: u64, link: u64, placed: u64, limit: u64, ranges: Ranges<'a> },
+    /// The sender writes and offers no more over the same rail, unless it is granted again. Body: to 8.
+    Return { to: u64 },
     /// The sender knows no connection of its own that the receiver calls `to` at its end. Body: to 8.
     Unknown { to: u64 },
     /// Is this link alive? Body: number 8.
@@ -143,6 +145,7 @@ const RESYNC: u8 = 10;
 const PING: u8 = 11;
 const PONG: u8 = 12;
 const UNKNOWN: u8 = 13;
+const RETURN: u8 = 14;
 
 /// A message as it comes in.
 pub struct Message<'a> {
@@ -234,6 +237,7 @@ fn decode(kind: u8, flags: u8, mut body: Body<'_>) -> Result<Record<'_>, Malform
             Record::Resync { to, from, link, placed, limit, ranges: Ranges(ranges) }
         }
         UNKNOWN => Record::Unknown { to: body.u64()? },
+        RETURN => Record::Return { to: body.u64()? },
         PING => Record::Ping { number: body.u64()? },
         PONG => Record::Pong { number: body.u64()? },
         _ => return Err(Malformed("a record of an unknown kind")),

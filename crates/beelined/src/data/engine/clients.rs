@@ -14,7 +14,7 @@ use super::super::quota::Exhausted;
 use super::super::record::{Record, Refusal};
 use super::choose::Moment;
 use super::compared::MEASURED;
-use super::{Engine, Entry, Tag};
+use super::{Engine, Entry, Large, Tag};
 use crate::log;
 
 /// How long a client that has come through the door may say nothing.
@@ -159,7 +159,8 @@ impl Engine {
                 advanced_ns: 0,
                 grants: Vec::new(),
                 granted: Vec::new(),
-                regions: Vec::new(),
+                rings: Vec::new(),
+                large: Large::default(),
                 closing: 0,
                 losses: Losses::default(),
                 ask_again: false,

@@ -134,6 +134,7 @@ impl Engine {
         | Record::Placed { to, .. }
         | Record::Offer { to, .. }
         | Record::Grant { to, .. }
+        | Record::Return { to }
         | Record::Ack { to, .. }
         | Record::End { to, .. }
         | Record::Resync { to, .. }) = record
@@ -171,6 +172,10 @@ impl Engine {
                     let remote = Remote { address, key };
                     entry.grants.push(Grant { link: link_id, remote, base, ring: ring.into() });
                 }
+                Ok(())
+            }
+            Record::Return { .. } => {
+                entry.granted.retain(|granted| *granted != link_id);
                 Ok(())
             }
             Record::Ack { placed, limit, .. } => {
@@ -258,6 +263,9 @@ impl Engine {
             ));
         }
         let Some(entry) = self.connections.get_mut(number) else { return Ok(()) };
+        if !entry.granted.contains(&link_id) {
+            return Err(Broken::Bridge("it offers bytes for a ring that was not granted"));
+        }
         if entry.connection.is_leaving() {
             // Nobody reads it any more.
             return entry.connection.placed_nowhere(offset, length);
@@ -266,7 +274,7 @@ impl Engine {
         if waiting >= READS_WAITING_MAX {
             return Err(Broken::Bridge("more pieces were offered than anybody needs"));
         }
-        // Its bytes cannot be had: that is this connection's misfortune, and not the link's.
+        // What is granted is registered, as long as the rail lives.
         let Some(region) = self.region(number, rail, true) else { return Err(Broken::App) };
         let Some(entry) = self.connections.get_mut(number) else { return Ok(()) };
         let parts = split(position, length, entry.connection.window()).into_iter().filter(|(_, bytes)| *bytes != 0);

@@ -1,13 +1,13 @@
-//! Large pieces: written into the other ring, or offered for the other bridge to read; and the regions that they need.
+//! Large pieces: written into the other ring, or offered for the other bridge to read. [`super::rings`] has the regions
+//! that they need.
 
-use beeline_fabric::{Access, Flags, Posted, RegionId, Slice};
+use beeline_fabric::{Flags, Posted, Slice};
 
 use super::super::record::Record;
-use super::super::ring::Ring;
 use super::super::sender::How;
+use super::Engine;
 use super::inward::split;
 use super::outward::Sent;
-use super::{Engine, Regions};
 
 /// Operations that one connection may have in flight.
 const OPERATIONS_MAX: u32 = 32;
@@ -28,7 +28,8 @@ impl Engine {
         peer.rates.pick(&ids, chunk, self.now_ns).unwrap_or(home)
     }
 
-    /// Pushes bytes into the other ring, or offers them to be pulled. `None` when neither can be done.
+    /// Pushes bytes into the other ring, or offers them to be pulled. `None` when neither can be done: the other ring
+    /// is not granted over this link, or ours cannot be registered.
     pub(super) fn send_large(
         &mut self,
         number: u64,
@@ -45,13 +46,13 @@ impl Engine {
         if entry.in_flight >= OPERATIONS_MAX {
             return Some(Sent::Wait);
         }
+        let grant = entry.grants.iter().find(|grant| grant.link == id)?;
+        let (remote, base, their_ring) = (grant.remote, grant.base, grant.ring);
         let chunk = self.tunables.chunk.max(self.tunables.inline_max);
         if bytes >= self.tunables.pull_min && self.may_read_over(rail) {
             return self.offer(number, index, offset, bytes.min(chunk.max(self.tunables.pull_min)), position);
         }
         let bytes = bytes.min(chunk);
-        let grant = entry.grants.iter().find(|grant| grant.link == id)?;
-        let (remote, base, their_ring) = (grant.remote, grant.base, grant.ring);
         let region = self.region(number, rail, false)?;
         // The announcement must follow: without room for it nothing is written.
         if !self.can_announce(index) {
@@ -125,6 +126,7 @@ impl Engine {
             peer.rates.sent(id, bytes, self.now_ns);
         }
         if let Some(entry) = self.connections.get_mut(number) {
+            entry.large.moved(self.now_ns);
             entry.sending(offset, bytes, (id, how), self.now_ns);
         }
     }
@@ -140,45 +142,6 @@ impl Engine {
                 self.link_lost(index, &error.to_string());
                 false
             }
-        }
-    }
-
-    /// The region of a connection's ring on a rail, registered when it is first asked for.
-    pub(super) fn region(&mut self, number: u64, rail: usize, written: bool) -> Option<RegionId> {
-        let entry = self.connections.get_mut(number)?;
-        if !entry.regions.iter().any(|regions| regions.rail == rail) {
-            entry.regions.push(Regions { rail, read: None, written: None });
-        }
-        let regions = entry.regions.iter_mut().find(|regions| regions.rail == rail)?;
-        let place = if written { &mut regions.written } else { &mut regions.read };
-        if place.is_some() {
-            return *place;
-        }
-        let lane = entry.connection.lane()?;
-        // SAFETY: the lane is given back in `finish` only, after all regions of the connection are closed.
-        let ring = unsafe { Ring::of(lane, written) }?;
-        let access = match written {
-            true => Access::REMOTE_WRITE | Access::TARGET,
-            false => Access::SOURCE | Access::REMOTE_READ,
-        };
-        match self.rails.get_mut(rail)?.rail.register(std::sync::Arc::new(ring), access) {
-            Ok(region) => {
-                *place = Some(region);
-                Some(region)
-            }
-            Err(error) => {
-                self.tell_once(rail, &error);
-                None
-            }
-        }
-    }
-
-    fn tell_once(&mut self, rail: usize, error: &beeline_fabric::Error) {
-        if let Some(rail) = self.rails.get_mut(rail)
-            && rail.trouble.is_none()
-        {
-            crate::log::line(format_args!("large transfers are copied: {error}"));
-            rail.trouble = Some(error.to_string());
         }
     }
 

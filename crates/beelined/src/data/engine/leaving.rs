@@ -1,7 +1,5 @@
 //! How connections leave: lanes are given back when nobody uses them any more, and what is over is forgotten.
 
-use beeline_fabric::RegionId;
-
 use super::super::connection::Stage;
 use super::Engine;
 
@@ -17,19 +15,12 @@ impl Engine {
             // The client waits for its verdict, whatever else is known by now.
             return false;
         }
-        let may_close = entry.regions.is_empty() || entry.connection.heard_over();
+        let may_close = entry.rings.is_empty() || entry.connection.heard_over();
         if entry.connection.is_served() && may_close && entry.connection.lane().is_some() {
-            for regions in std::mem::take(&mut entry.regions) {
-                for region in [regions.read, regions.written].into_iter().flatten() {
-                    // Where closing fails, the network card may know the ring for ever: the lane is never given back.
-                    entry.closing = entry.closing.saturating_add(1);
-                    match self.rails.get_mut(regions.rail).map(|rail| rail.rail.close_region(region)) {
-                        Some(Err(error)) => crate::log::line(format_args!("a lane is lost: {error}")),
-                        _ => _ = self.closing.insert((regions.rail, region), number),
-                    }
-                }
+            for known in std::mem::take(&mut entry.rings) {
+                self.close_ring(number, known);
             }
-            if entry.closing == 0
+            if let Some(entry) = self.connections.get_mut(number).filter(|entry| entry.closing == 0)
                 && let Some(lane) = entry.connection.take_lane()
             {
                 self.rang = true;
@@ -63,15 +54,5 @@ impl Engine {
             self.counts.closed = self.counts.closed.saturating_add(1);
         }
         true
-    }
-
-    /// Nothing can touch a region any more.
-    pub(super) fn region_closed(&mut self, rail: usize, region: RegionId) {
-        if let Some(number) = self.closing.remove(&(rail, region))
-            && let Some(entry) = self.connections.get_mut(number)
-        {
-            entry.closing = entry.closing.saturating_sub(1);
-            self.heat(number);
-        }
     }
 }

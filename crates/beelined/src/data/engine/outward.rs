@@ -218,11 +218,25 @@ impl Engine {
             let link = self.link_for(number, home, bytes);
             match self.send_large(number, link, offset, bytes, position) {
                 Some(sent) => return sent,
-                // It cannot be done over this link yet: the other bridge grants its ring when it sees `more`.
-                None => return self.send_inline(number, link, offset, bytes, position, true),
+                None => return self.send_copied(number, link, offset, bytes, position),
             }
         }
         self.send_inline(number, home, offset, bytes, position, false)
+    }
+
+    /// Sends a part of a large piece in a message, and asks for the other ring if there is more than a little of such:
+    /// the other bridge grants it when it sees `more`, if it can.
+    fn send_copied(&mut self, number: u64, index: usize, offset: u64, bytes: u64, position: u32) -> Sent {
+        let now_ns = self.now_ns;
+        let Some(entry) = self.connections.get_mut(number) else { return Sent::Wait };
+        let more = entry.large.is_stream(bytes, now_ns);
+        let sent = self.send_inline(number, index, offset, bytes, position, more);
+        if let Sent::Bytes(count) = sent
+            && let Some(entry) = self.connections.get_mut(number)
+        {
+            entry.large.copied(count);
+        }
+        sent
     }
 
     /// Copies bytes into a message.

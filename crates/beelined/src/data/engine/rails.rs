@@ -56,6 +56,7 @@ impl Engine {
                         ready: true,
                         events_ready: true,
                         reads_are_emulated: port.provider == "tcp",
+                        register_again_ns: 0,
                     });
                 }
                 Err(error) => log::line(format_args!("cannot use {}: {error}", port.name())),

@@ -38,6 +38,8 @@ pub(super) struct OpenRail {
     /// Its provider emulates reads. Libfabric before 1.18 then frees a read twice when its endpoint is closed while the
     /// bytes come in (ofiwg/libfabric#8660), and gives what one endpoint reads to another.
     pub(super) reads_are_emulated: bool,
+    /// It has refused to register a ring, and is asked again then.
+    pub(super) register_again_ns: u64,
 }
 
 impl OpenRail {
@@ -91,11 +93,23 @@ pub(super) struct Grant {
     pub(super) ring: u64,
 }
 
-/// A lane's rings as one rail knows them.
-pub(super) struct Regions {
+/// A ring that a rail knows.
+#[derive(Clone, Copy)]
+pub(super) struct KnownRing {
     pub(super) rail: usize,
-    pub(super) read: Option<RegionId>,
-    pub(super) written: Option<RegionId>,
+    /// The one that our end of the lane writes; else the one it reads.
+    pub(super) written: bool,
+    pub(super) region: RegionId,
+}
+
+/// What a connection has sent in large pieces.
+#[derive(Default)]
+pub(super) struct Large {
+    /// Bytes in messages, since when.
+    pub(super) since_ns: u64,
+    pub(super) bytes: u64,
+    /// When the last one was written or offered.
+    pub(super) moved_ns: u64,
 }
 
 /// The place of no peer.
@@ -119,7 +133,9 @@ pub(super) struct Entry {
     pub(super) advanced_ns: u64,
     pub(super) grants: Vec<Grant>,
     pub(super) granted: Vec<LinkId>,
-    pub(super) regions: Vec<Regions>,
+    /// Its rings as rails know them.
+    pub(super) rings: Vec<KnownRing>,
+    pub(super) large: Large,
     /// Regions that are being closed.
     pub(super) closing: usize,
     /// Links that were lost, and whether the peer has been told what we have.

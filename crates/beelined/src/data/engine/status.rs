@@ -16,6 +16,7 @@ impl Engine {
             id: open.id,
             rail,
             trouble: open.trouble.clone(),
+            registered_bytes: open.rail.registered_bytes() as u64,
         });
         Data {
             uptime_s: self.started.elapsed().as_secs(),

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::{
     ACK, DATA, END, GRANT, HEADER_BYTES, MAGIC, MESSAGE_BYTES, MORE, OFFER, OPEN, OPENED, PING, PLACED, PONG,
-    RECORD_BYTES, REFUSED, RESYNC, Record, UNKNOWN, URGENT,
+    RECORD_BYTES, REFUSED, RESYNC, RETURN, Record, UNKNOWN, URGENT,
 };
 
 /// A message that is being written.
@@ -144,6 +144,10 @@ impl Draft {
                 self.u64s([to, from, link, placed, limit]);
                 self.bytes.extend_from_slice(ranges.0);
                 (RESYNC, 0)
+            }
+            Record::Return { to } => {
+                self.u64(to);
+                (RETURN, 0)
             }
             Record::Unknown { to } => {
                 self.u64(to);

@@ -48,14 +48,14 @@ impl World {
         if outward.in_flight >= OPERATIONS_MAX {
             return None;
         }
+        if !outward.grants.contains(&link) {
+            return self.send_inline(link, Part { connection: number, offset, bytes }, true);
+        }
         let chunk = self.tunables.chunk.max(self.tunables.inline_max);
         if bytes >= self.tunables.pull_min {
             let to_the_end = outward.stream.source_ring - offset % outward.stream.source_ring;
             let bytes = bytes.min(chunk.max(self.tunables.pull_min)).min(to_the_end);
             return self.send_large(link, &[bytes], Part { connection: number, offset, bytes }, true);
-        }
-        if !outward.grants.contains(&link) {
-            return self.send_inline(link, Part { connection: number, offset, bytes }, true);
         }
         // A write ends where one of the rings ends.
         let (mut parts, mut done, rings) = (Vec::new(), 0, [outward.stream.source_ring, outward.stream.target_ring]);
