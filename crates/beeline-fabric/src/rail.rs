@@ -32,17 +32,32 @@ pub struct Options {
     pub receives: usize,
     /// Send buffers of one endpoint.
     pub sends: usize,
-    /// Sends, writes and reads in flight on one endpoint.
+    /// Sends, writes and reads in flight on one endpoint, at most.
     pub operations: usize,
-    /// Entries of the completion queue, which all endpoints share.
+    /// As many of them as every endpoint may have in flight, whatever the others do: entries of the completion queue
+    /// are set aside for them, as for its receives.
+    pub operations_own: usize,
+    /// Entries of the completion queue, which all endpoints share. Fewer where the adapter has no queue of that size.
     pub completion_entries: usize,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { message_bytes: 4096, receives: 64, sends: 64, operations: 128, completion_entries: 8192 }
+        Options {
+            message_bytes: 4096,
+            receives: 64,
+            sends: 64,
+            operations: 128,
+            operations_own: 32,
+            completion_entries: 8192,
+        }
     }
 }
+
+/// The smallest completion queue that is tried when there is none of the size that was asked for.
+const COMPLETION_ENTRIES_MIN: usize = 1024;
+/// Operations for which there is room before anything is in flight.
+const OPERATIONS_EXPECTED: usize = 8192;
 
 /// One open port, to be driven by one event loop. Nothing in here starts a thread.
 pub struct Rail {
@@ -57,10 +72,10 @@ pub struct Rail {
     /// Those of them whose last operation is over and whose key can be taken away.
     closing_due: Vec<RegionId>,
     operations: SlotMap<OperationId, Operation>,
-    /// Entries of the completion queue set aside for receives.
-    receives_reserved: usize,
-    /// Operations that are not receives.
-    transmits: usize,
+    /// Entries of the completion queue set aside for endpoints.
+    reserved: usize,
+    /// Operations in flight for which none is: those beyond an endpoint's own.
+    shared: usize,
     /// Completions read and not yet told.
     ready: VecDeque<Completion>,
     /// Events of our own making, not yet told.
@@ -86,12 +101,15 @@ impl Rail {
         let fabric = Fabric::open(&port.info).map_err(fail("open the fabric"))?;
         let domain = Domain::open(&fabric, &port.info).map_err(fail("open the domain"))?;
         let events = EventQueue::open(&fabric).map_err(fail("open the event queue"))?;
-        let completions =
-            CompletionQueue::open(&domain, options.completion_entries).map_err(fail("open the completion queue"))?;
+        let (completions, completion_entries) =
+            open_completions(&domain, options.completion_entries).map_err(fail("open the completion queue"))?;
         let (transmits_max, receives_max) = port.queue_sizes;
+        let operations = options.operations.clamp(1, transmits_max.max(1));
         let options = Options {
             receives: options.receives.clamp(1, receives_max.max(1)),
-            operations: options.operations.clamp(1, transmits_max.max(1)),
+            operations,
+            operations_own: options.operations_own.clamp(1, operations),
+            completion_entries,
             ..options
         };
         Ok(Rail {
@@ -101,9 +119,9 @@ impl Rail {
             registered_bytes: 0,
             closing: Vec::new(),
             closing_due: Vec::new(),
-            operations: SlotMap::with_capacity_and_key(options.completion_entries),
-            receives_reserved: 0,
-            transmits: 0,
+            operations: SlotMap::with_capacity_and_key(options.completion_entries.min(OPERATIONS_EXPECTED)),
+            reserved: 0,
+            shared: 0,
             ready: VecDeque::new(),
             told: VecDeque::new(),
             requests: HashMap::new(),
@@ -148,6 +166,16 @@ impl Rail {
         let may = self.events.may_sleep(&self.completions, self.armed);
         self.armed |= may == Ok(true);
         may.map_err(|number| fabric_error(&self.name, "prepare to sleep", number))
+    }
+}
+
+/// Opens a completion queue of so many entries, or, where there is none so large, of half as many, and so on. It, and
+/// how many it has.
+fn open_completions(domain: &Arc<Domain>, entries: usize) -> Result<(Arc<CompletionQueue>, usize), i32> {
+    match CompletionQueue::open(domain, entries) {
+        Ok(queue) => Ok((queue, entries)),
+        Err(_) if entries / 2 >= COMPLETION_ENTRIES_MIN => open_completions(domain, entries / 2),
+        Err(number) => Err(number),
     }
 }
 

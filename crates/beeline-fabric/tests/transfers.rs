@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use beeline_fabric::{Access, Completion, Error, Flags, Kind, Options, Posted, Slice};
 use beeline_testkit::rng::{Hash, Rng, fill_stream};
-use common::{Pair, all, iwarp, join, patience, taken};
+use common::{Pair, Side, all, iwarp, join, patience, taken, until};
 
 fn hash(bytes: &[u8]) -> u64 {
     Hash::of(bytes).0
@@ -318,4 +318,29 @@ fn next_asleep(side: &mut common::Side) -> beeline_fabric::Message {
         side.sleep(patience());
         assert!(asleep.elapsed() < patience().saturating_sub(Duration::from_secs(1)), "slept over an event");
     }
+}
+
+#[test]
+fn an_endpoint_whose_peer_hangs_keeps_no_other_from_sending() {
+    const OWN: usize = 4;
+    const SHARED: usize = 8;
+    let (ends, receives) = (3, 16);
+    let completion_entries = ends * (receives + OWN) + SHARED;
+    let options = Options { receives, operations_own: OWN, completion_entries, ..Options::default() };
+    let (mut a, mut b) = (Side::new(options), Side::new(Options::default()));
+    let address = b.rail.listen(0).unwrap();
+    let to_b: Vec<_> = (0..ends).map(|_| join(&mut a, &mut b, address).0).collect();
+    // What nobody polls is never done.
+    let fill =
+        |a: &mut Side, end: usize| (0..64).take_while(|_| a.rail.send(to_b[end], b"x", 1) == Ok(Posted::Taken)).count();
+    assert_eq!([0, 1, 2].map(|end| fill(&mut a, end)), [OWN + SHARED, OWN, OWN]);
+    let mut done = 0;
+    until(&mut a, &mut b, "all of them", |a, _| {
+        done += (0..64).take_while(|_| a.take_done(1).is_some()).count();
+        (done == 3 * OWN + SHARED).then_some(())
+    });
+    // One that ends leaves its part of the queue to the others.
+    assert_eq!(fill(&mut a, 0), OWN + SHARED);
+    a.rail.close(to_b[0]).unwrap();
+    assert_eq!(fill(&mut a, 1), OWN + SHARED + receives + OWN);
 }

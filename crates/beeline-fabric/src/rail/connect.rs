@@ -100,10 +100,15 @@ impl Rail {
         Ok(std::iter::once(length).chain(data.iter().copied()).collect())
     }
 
-    /// Whether the completion queue has entries to set aside for another endpoint's receives.
+    /// Entries of the completion queue that are set aside for one endpoint.
+    fn entries_of_end(&self) -> usize {
+        self.options.receives + self.options.operations_own
+    }
+
+    /// Whether the completion queue has entries to set aside for another endpoint.
     fn check_room_for_end(&self) -> Result<(), Error> {
         let entries = self.options.completion_entries;
-        if self.receives_reserved + self.options.receives + self.transmits < entries {
+        if self.reserved + self.entries_of_end() + self.shared <= entries {
             return Ok(());
         }
         Err(Error::CompletionQueueFull { rail: self.name.to_string(), entries })
@@ -138,7 +143,7 @@ impl Rail {
             posted: 0,
         });
         self.ends_by_fid.insert(fid, id);
-        self.receives_reserved += receives;
+        self.reserved += self.entries_of_end();
         for slot in 0..receives {
             if let Err(error) = self.post_receive(id, slot) {
                 let _ = self.close(id);
@@ -174,7 +179,8 @@ impl Rail {
         let dry = self.read_dry();
         let Some(end) = self.ends.remove(id) else { return Ok(()) };
         self.ends_by_fid.remove(&end.endpoint.fid());
-        self.receives_reserved -= self.options.receives;
+        self.reserved -= self.entries_of_end();
+        self.shared -= end.in_flight.saturating_sub(self.options.operations_own);
         if end.state == State::Connected {
             // Tells the peer at once. A connection that is gone already is what we want, too.
             let _ = end.endpoint.shutdown();
@@ -191,7 +197,6 @@ impl Rail {
         for (operation_id, operation) in given_up {
             self.operations.remove(operation_id);
             if !matches!(operation.kind, OperationKind::Receive { .. }) {
-                self.transmits -= 1;
                 self.ready.push_back(operation.failed(Failure::cancelled()));
             }
             self.release_local(&operation);

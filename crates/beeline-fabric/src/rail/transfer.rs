@@ -2,7 +2,8 @@
 //!
 //! 1. Every operation that was `Taken` gets exactly one [`Completion`]; receives get one for each message.
 //! 2. An operation is posted only if the completion queue has an entry for its completion: no provider has to cope
-//!    with a queue that overflows (`verbs` cannot). Entries for all receives are set aside when an endpoint opens.
+//!    with a queue that overflows (`verbs` cannot). Entries for all receives and some operations are set aside when an
+//!    endpoint opens, so one whose peer hangs keeps no other from sending; the others are for who comes first.
 //! 3. Over iWARP a read is in flight alone on its endpoint. Soft-iWARP completes what was posted after a read before
 //!    it, and libfabric (1.17, prov/verbs), which takes completions for ordered, then frees what is in use.
 //! 4. The context that libfabric carries is a key into `Rail::operations`, never an address.
@@ -15,7 +16,7 @@ use super::state::{
     Access, Buffers, Completion, Down, End, EndpointId, Event, Kind, Message, Operation, OperationId, OperationKind,
     Remote, Slice, State,
 };
-use super::{Rail, fabric_error};
+use super::{Options, Rail, fabric_error};
 use crate::error::{Error, Failure};
 use crate::ffi;
 use crate::handles::{Local, Posted, RawFailure, Target};
@@ -183,8 +184,9 @@ impl Rail {
         if self.port.iwarp && (end.reads > 0 || what == Kind::Read && end.in_flight > 0) {
             return Ok(false);
         }
-        let entries = self.options.completion_entries;
-        Ok(end.in_flight < self.options.operations && self.receives_reserved + self.transmits < entries)
+        let Options { operations, operations_own, completion_entries, .. } = self.options;
+        let has_entry = end.in_flight < operations_own || self.reserved + self.shared < completion_entries;
+        Ok(end.in_flight < operations && has_entry)
     }
 
     /// Posts an operation that is not a receive, and keeps account of it when it is taken.
@@ -201,7 +203,8 @@ impl Rail {
         let id = self.operations.insert(Operation { endpoint, kind, context, number: end.posted });
         let posted = how(end, id.data().as_ffi());
         if posted == Ok(Posted::Taken) {
-            (end.posted, end.in_flight, self.transmits) = (end.posted + 1, end.in_flight + 1, self.transmits + 1);
+            self.shared += usize::from(end.in_flight >= self.options.operations_own);
+            (end.posted, end.in_flight) = (end.posted + 1, end.in_flight + 1);
             end.reads += usize::from(matches!(kind, OperationKind::Read { .. }));
         } else {
             self.operations.remove(id);
@@ -296,9 +299,9 @@ impl Rail {
                 }
             }
             OperationKind::Send { .. } | OperationKind::Write { .. } | OperationKind::Read { .. } => {
+                self.shared -= usize::from(end.in_flight > self.options.operations_own);
                 end.in_flight -= 1;
                 end.reads -= usize::from(matches!(operation.kind, OperationKind::Read { .. }));
-                self.transmits -= 1;
                 if let OperationKind::Send { slot: Some(slot) } = operation.kind {
                     end.free_sends.push(slot);
                 }

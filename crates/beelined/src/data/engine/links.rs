@@ -72,21 +72,20 @@ impl Engine {
         let ours: Vec<_> = self.rails.iter().map(|rail| rail.described.clone()).collect();
         let theirs: Vec<_> = peer.rails.iter().map(|rail| rail.described.clone()).collect();
         let mut wanted = Vec::new();
-        let mut counts = vec![0; self.rails.len()];
+        // Those to rails that are not offered any more count, too.
+        let of_peer =
+            |local: usize| self.links.iter().flatten().filter(move |link| link.peer == index && link.rail == local);
+        let mut counts: Vec<usize> = (0..self.rails.len()).map(|local| of_peer(local).count()).collect();
         for pair in beeline_topo::reach::links(&ours, &theirs, &self.segments) {
             let Some(count) = counts.get_mut(pair.local).filter(|count| **count < LINKS_MAX) else { continue };
-            *count = count.saturating_add(1);
             let Some(offered) = peer.rails.get(pair.peer) else { continue };
             if self.rails.get(pair.local).is_none_or(|rail| rail.retired) {
                 continue;
             }
-            let is_there = self
-                .links
-                .iter()
-                .flatten()
-                .any(|link| link.peer == index && link.rail == pair.local && link.their_rail == offered.id);
+            let is_there = of_peer(pair.local).any(|link| link.their_rail == offered.id);
             let waits = peer.retry.get(&(pair.local, offered.id)).is_some_and(|(at, _)| *at > self.now_ns);
             if !is_there && !waits {
+                *count = count.saturating_add(1);
                 let address = SocketAddr::new(offered.described.address.addr(), offered.port);
                 wanted.push((pair.local, offered.id, address, peer.token_for_us));
             }
@@ -217,7 +216,7 @@ impl Engine {
                 accepted.listens_first = open.rail.port().connector_speaks_first();
                 self.add_link(accepted);
             }
-            Err(error) => log::line(format_args!("cannot accept a link: {error}")),
+            Err(error) => open.failures.line(format_args!("cannot accept a link: {error}")),
         }
     }
 

@@ -50,6 +50,9 @@ impl Engine {
                 .into_iter()
                 .map(|rail| OfferedRail { id: rail.id, port: rail.port, described: rail.description })
                 .collect();
+            let is_offered = |id: u32| peer.rails.iter().any(|rail| rail.id == id);
+            peer.retry.retain(|(_, id), _| is_offered(*id));
+            peer.asked.retain(|(_, id), _| is_offered(*id));
         }
         self.connect_links(index);
     }

@@ -20,6 +20,9 @@ use super::{Engine, OpenRail, Tag, monotonic_ns};
 use crate::log;
 use crate::ports::describe;
 
+/// Entries of a rail's completion queue: for some 340 links, of which each takes an entry for each of its receive
+/// buffers and 32 more ([`Options::operations_own`]).
+const COMPLETION_ENTRIES: usize = 32 << 10;
 /// Completions handled in one round.
 const COMPLETIONS_PER_ROUND: usize = 64;
 /// Connections of a rail of which one round hears that they come or go: anybody may knock, as often as they like.
@@ -33,6 +36,7 @@ impl Engine {
                 message_bytes: MESSAGE_BYTES,
                 receives: usize::from(BUFFERS),
                 sends: usize::from(BUFFERS),
+                completion_entries: COMPLETION_ENTRIES,
                 ..Options::default()
             };
             let opened = Rail::open(port, options).and_then(|mut rail| Ok((rail.listen(0)?, rail)));
