@@ -294,6 +294,7 @@ impl Engine {
         self.own_time.set(self.tunables.measure != 0);
         self.own_time.begin(monotonic_ns);
         let came = self.poll_rails(was_busy);
+        self.place_again();
         let asked_ns = self.own_time.outside_ns();
         let mut round = Round { came: self.own_time.lap(came, monotonic_ns), ..Round::default() };
         let moved = self.pump_hot();
@@ -382,7 +383,7 @@ impl Engine {
         if let Some((index, error)) = failed {
             self.rail_failed(index, Asked::MaySleep, &error);
         }
-        quiet
+        quiet && !self.has_to_place()
     }
 
     fn turn_control(&mut self) {
@@ -393,6 +394,8 @@ impl Engine {
                 control::Event::Message(peer, message) => self.peer_said(peer, message),
             }
         }
+        // Several links of a peer may have gone at once; the status may be next.
+        self.place_again();
     }
 
     /// What has to be done from time to time. Whether it was time.

@@ -12,7 +12,6 @@ use super::super::connection::{Connection, Stage};
 use super::super::losses::Losses;
 use super::super::quota::Exhausted;
 use super::super::record::{Record, Refusal};
-use super::choose::Moment;
 use super::compared::MEASURED;
 use super::{Engine, Entry, Large, Tag};
 use crate::log;
@@ -112,7 +111,7 @@ impl Engine {
                     entry.deadline_ns = self.now_ns.saturating_add(PATIENCE_NS);
                     entry.ask_again = true;
                 }
-                self.choose_home(number, None, Moment::Opening);
+                self.choose_home(number, None);
                 self.heat(number);
             }
             Err(lane) => self.refuse(*lane, Verdict::Full),
@@ -242,7 +241,7 @@ impl Engine {
                     entry.connection.theirs = from;
                 }
                 self.said_hello(number);
-                self.choose_home(number, Some(rail), Moment::Opening);
+                self.choose_home(number, Some(rail));
                 self.heat(number);
             }
             Err(why) => {

@@ -23,7 +23,6 @@ use super::super::connection::Stage;
 use super::super::ledger::{KINDS, Kind, ROUNDS_MIN, Round};
 use super::super::probe::{LaneWay, TcpWay, measure, serve_lane};
 use super::super::record::Refusal;
-use super::choose::Moment;
 use super::compared::{Compared, MEASURED};
 use super::{Engine, clients};
 use crate::control::PeerId;
@@ -186,7 +185,7 @@ impl Engine {
             entry.deadline_ns = self.now_ns.saturating_add(clients::PATIENCE_NS);
             entry.ask_again = true;
         }
-        self.choose_home(number, None, Moment::Opening);
+        self.choose_home(number, None);
         self.heat(number);
         let (spins, results) = (!self.few_cpus, self.comparer.measured.0.clone());
         let round = move || {

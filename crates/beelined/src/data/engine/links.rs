@@ -251,23 +251,14 @@ impl Engine {
             peer.lonely_ns = 0;
             peer.retry.remove(&(rail, their_rail));
             peer.rates.join(id, speed);
+            peer.to_place = true;
             log::line(format_args!("link {id:x} to {}: rail {rail} to its rail {their_rail}", peer.name));
         }
-        self.choose_all_of(peer_index);
     }
 
     /// A link is lost, or never came to be (rule 2).
     pub(super) fn link_lost(&mut self, index: usize, why: &str) {
-        let Some(link) = self.links.get_mut(index).and_then(Option::take) else { return };
-        self.by_endpoint.remove(&(link.rail, link.endpoint));
-        if let Some(rail) = self.rails.get_mut(link.rail)
-            && let Err(error) = rail.rail.close(link.endpoint)
-        {
-            log::line(format_args!("cannot close an endpoint: {error}"));
-        }
-        for read in &link.reads {
-            self.read_done(read.pull, false);
-        }
+        let Some(link) = self.close_link(index) else { return };
         let now_ns = self.now_ns.max(1);
         let Some(Some(peer)) = self.peers.get_mut(link.peer) else { return };
         peer.links.retain(|other| *other != index);
@@ -293,7 +284,22 @@ impl Engine {
         self.retry_later(link.peer, (link.rail, link.their_rail), 0);
         let down = LinkDown { link: link.id, why: crate::control::message::shortened(why.to_owned()) };
         self.control.send(id, Message::LinkDown(down));
-        self.owe_words_of(link.peer, link.id, Some(&link));
+        self.owe_words_of(link.peer, link.id, Some((index, &link)));
+    }
+
+    /// Closes our end of a link: nothing of it can land any more.
+    pub(super) fn close_link(&mut self, index: usize) -> Option<Link> {
+        let link = self.links.get_mut(index).and_then(Option::take)?;
+        self.by_endpoint.remove(&(link.rail, link.endpoint));
+        if let Some(rail) = self.rails.get_mut(link.rail)
+            && let Err(error) = rail.rail.close(link.endpoint)
+        {
+            log::line(format_args!("cannot close an endpoint: {error}"));
+        }
+        for read in &link.reads {
+            self.read_done(read.pull, false);
+        }
+        Some(link)
     }
 
     /// The peer has lost a link that never came to be here (rule 2).
@@ -306,12 +312,17 @@ impl Engine {
     }
 
     /// Takes a link from all connections of a peer, which is owed a word of each.
-    fn owe_words_of(&mut self, peer: usize, id: LinkId, lost: Option<&Link>) {
+    fn owe_words_of(&mut self, peer: usize, id: LinkId, lost: Option<(usize, &Link)>) {
+        let (index, lost) = lost.unzip();
         for number in self.connections_of(peer) {
             let mut too_many = false;
+            if self.connections.get(number).is_some_and(|entry| entry.home.is_some() && entry.home == index) {
+                self.settle(number, None);
+            }
             if let Some(entry) = self.connections.get_mut(number) {
                 entry.connection.link_lost(id);
                 entry.ask_again |= entry.connection.stage == Stage::Asked;
+                entry.stripe.retain(|other| Some(*other) != index);
                 entry.grants.retain(|grant| grant.link != id);
                 entry.granted.retain(|granted| *granted != id);
                 let links = &self.links;
@@ -326,7 +337,9 @@ impl Engine {
                 self.reset(number);
             }
         }
-        self.choose_all_of(peer);
+        if let Some(Some(peer)) = self.peers.get_mut(peer) {
+            peer.to_place = true;
+        }
     }
 
     /// A record showed that the peer has closed its end of a link.

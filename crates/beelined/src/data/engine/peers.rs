@@ -22,6 +22,7 @@ impl Engine {
             links: Vec::new(),
             rates: LinkRates::default(),
             quota: Quota::default(),
+            to_place: false,
             lonely_ns: self.now_ns.max(1),
             retry: HashMap::new(),
             asked: HashMap::new(),
@@ -64,19 +65,11 @@ impl Engine {
             log::line(format_args!("peer {} is gone: {why}", peer.name));
         }
         self.reset_all_of(index);
-        let links = self.peers.get(index).and_then(Option::as_ref).map(|peer| peer.links.clone()).unwrap_or_default();
-        for link in links {
-            self.link_lost(link, "the peer is gone");
-        }
-        let connecting: Vec<usize> = self
-            .links
-            .iter()
-            .enumerate()
-            .filter(|(_, link)| link.as_ref().is_some_and(|link| link.peer == index))
-            .map(|(place, _)| place)
-            .collect();
-        for link in connecting {
-            self.link_lost(link, "the peer is gone");
+        for place in 0..self.links.len() {
+            if self.links.get(place).and_then(Option::as_ref).is_some_and(|link| link.peer == index) {
+                let was_up = self.close_link(place).is_some_and(|link| link.up);
+                self.counts.links_lost = self.counts.links_lost.saturating_add(was_up.into());
+            }
         }
         self.forget_connections_of(index);
         if let Some(place) = self.peers.get_mut(index) {

@@ -69,6 +69,8 @@ pub(super) struct Peer {
     pub(super) links: Vec<usize>,
     pub(super) rates: LinkRates,
     pub(super) quota: Quota,
+    /// Links came or went since its connections were placed.
+    pub(super) to_place: bool,
     /// Since when there has been no link; 0 while there is one.
     pub(super) lonely_ns: u64,
     /// Pairs of rails that could not be connected: when to try again.

@@ -1,31 +1,50 @@
-//! The engine without peers: what becomes of its rails.
+//! The engine without other bridges: what becomes of its rails, and of what it keeps of a peer.
 
+use std::fs::File;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::process::Command;
+use std::sync::OnceLock;
 
+use beeline_meeting::bridge::{self, LaneEnd};
+use beeline_wire::ConnName;
+
+use super::super::connection::Stage;
 use super::super::record::Refusal;
+use super::super::sender::How;
 use super::rails::EVENTS_PER_ROUND;
 use super::*;
 use crate::config::Config;
+use crate::control::message::{Rail, Token};
+use crate::control::{PeerId, PeerUp};
 
-/// Puts this thread into a network namespace of its own where libfabric finds a port. Only root may; others have the
+/// Puts this thread into these tests' network namespace, where libfabric finds a port. Only root may; others have the
 /// host's ports.
 fn be_alone() {
+    static ALONE: OnceLock<File> = OnceLock::new();
     if nix::unistd::geteuid().is_root() {
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
-        for command in [
-            "link set lo up",
-            "link add v0 type veth peer name v1",
-            "addr add 198.51.100.1/24 dev v0",
-            "link set v0 up",
-            "link set v1 up",
-            "addr add 198.51.100.9/32 dev lo",
-        ] {
-            ip(command);
-        }
-        // The kernel sees to that when it has time, and until then libfabric finds no port.
-        while !ip("-o link show v0").contains("state UP") {}
+        let namespace = ALONE.get_or_init(|| {
+            make_network();
+            File::open("/proc/thread-self/ns/net").unwrap()
+        });
+        nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
     }
+}
+
+fn make_network() {
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+    for command in [
+        "link set lo up",
+        "link add v0 type veth peer name v1",
+        "addr add 198.51.100.1/24 dev v0",
+        "link set v0 up",
+        "link set v1 up",
+        "addr add 198.51.100.9/32 dev lo",
+    ] {
+        ip(command);
+    }
+    // The kernel sees to that when it has time, and until then libfabric finds no port.
+    while !ip("-o link show v0").contains("state UP") {}
 }
 
 fn ip(command: &str) -> String {
@@ -160,4 +179,126 @@ fn strangers_at_a_rail_get_a_part_of_each_round() {
     }
     assert!(heard.iter().all(|count| *count <= EVENTS_PER_ROUND), "{heard:?}");
     assert!(engine.links.is_empty());
+}
+
+/// A peer that is up and offers these rails.
+fn peer_up(engine: &mut Engine, name: &str, rails: Vec<Rail>) {
+    engine.peer_up(PeerUp {
+        peer: PeerId(1),
+        name: name.parse().unwrap(),
+        instance: 1,
+        speaks_for: Vec::new(),
+        rails,
+        token_for_us: Token::from_bytes([7; 32]),
+        measure_port: 0,
+        address: "198.51.100.2:4797".parse().unwrap(),
+    });
+}
+
+/// Rails like ours at other addresses, with so many numbers from one on.
+fn their_rails(engine: &Engine, from: u32, count: u32) -> Vec<Rail> {
+    let ours = engine.our_offer().remove(0);
+    let rail = |id: u32| {
+        let mut rail = Rail { id, port: 9, ..ours.clone() };
+        let address = format!("198.51.100.{}/24", 2 + id % 250);
+        rail.description.address = address.parse().unwrap();
+        rail.description.name = address;
+        rail.description.netdev = None;
+        rail
+    };
+    (from..from + count).map(rail).collect()
+}
+
+/// A link that is up, to a rail of the peer's.
+fn link_up(engine: &mut Engine, id: u64, their_rail: u32) -> usize {
+    let index = engine.links.len();
+    engine.links.push(Some(Link::new(id, 0, 0, their_rail, EndpointId::default(), engine.now_ns)));
+    engine.begin(index);
+    index
+}
+
+/// A connection with the peer, and its app.
+fn connection(engine: &mut Engine) -> (u64, LaneEnd) {
+    let (app, lane) = bridge::pair().unwrap();
+    let window = lane.ring_bytes().into();
+    let address = |text: &str| text.parse::<SocketAddr>().unwrap().into();
+    let name = ConnName { client: address("198.51.100.1:1000"), server: address("198.51.100.2:80") };
+    (engine.enter(name, lane, 0, Stage::Open, window, None).ok().unwrap(), app)
+}
+
+#[test]
+fn what_a_reset_leaves_unacknowledged_burdens_no_link() {
+    be_alone();
+    let mut engine = engine();
+    let rails = their_rails(&engine, 1, 1);
+    peer_up(&mut engine, "a-0", rails);
+    link_up(&mut engine, 5, 1);
+    let in_flight = |engine: &Engine| engine.status().links[0].in_flight_bytes;
+    for _ in 0..5 {
+        let (number, _app) = connection(&mut engine);
+        let entry = engine.connections.get_mut(number).unwrap();
+        entry.sending(0, 1000, (5, How::Inline), 0);
+        entry.sending(1000, 1 << 20, (5, How::Written), 0);
+        entry.sending(1000 + (1 << 20), 1 << 20, (5, How::Offered), 0);
+        engine.peers[0].as_mut().unwrap().rates.sent(5, 2 << 20, 0);
+        assert_eq!(in_flight(&engine), 2 << 20);
+        engine.connections.get_mut(number).unwrap().connection.unheard();
+        assert!(engine.finish(number));
+        assert_eq!(in_flight(&engine), 0);
+    }
+}
+
+#[test]
+fn links_that_come_and_go_at_once_are_one_placing() {
+    be_alone();
+    let mut engine = engine();
+    let rails = their_rails(&engine, 1, 4);
+    peer_up(&mut engine, "a-0", rails);
+    let made: Vec<_> = (0..8).map(|_| connection(&mut engine)).collect();
+    let homes = |engine: &Engine| -> Vec<Option<usize>> {
+        made.iter().map(|(number, _)| engine.connections.get(*number).unwrap().home).collect()
+    };
+    let links = [1, 2, 3].map(|rail| link_up(&mut engine, rail.into(), rail));
+    assert!(engine.has_to_place() && !engine.may_sleep() && homes(&engine).iter().all(Option::is_none));
+    engine.place_again();
+    assert!(!engine.has_to_place() && homes(&engine).iter().all(Option::is_some));
+
+    // What is lost is nobody's home any more, even before the next placing.
+    let lost = links.into_iter().find(|index| homes(&engine).contains(&Some(*index))).unwrap();
+    engine.link_lost(lost, "a test");
+    assert!(engine.has_to_place() && !homes(&engine).contains(&Some(lost)));
+    let others = |engine: &Engine| {
+        made.iter().all(|(number, _)| !engine.connections.get(*number).unwrap().stripe.contains(&lost))
+    };
+    assert!(others(&engine));
+    engine.place_again();
+    assert!(homes(&engine).iter().all(|home| home.is_some() && *home != Some(lost)) && others(&engine));
+    assert_eq!(engine.loaded_rails()[0].load.connections, 8);
+
+    // A peer that is gone takes all with it, and nothing is placed.
+    let links_lost = engine.counts.links_lost;
+    engine.peer_down(PeerId(1), "a test");
+    assert_eq!(engine.counts.links_lost, links_lost + 2);
+    assert!(
+        !engine.has_to_place() && engine.links.iter().all(Option::is_none) && engine.connections.numbers().count() == 0
+    );
+    assert_eq!(engine.loaded_rails()[0].load.connections, 0);
+}
+
+#[test]
+fn a_peer_with_ever_new_rails_has_no_more_links_than_others() {
+    be_alone();
+    let mut engine = engine();
+    peer_up(&mut engine, "b-1", Vec::new());
+    let index = engine.peer_index(PeerId(1)).unwrap();
+    for round in 0..10 {
+        let rails = their_rails(&engine, 16 * round, 16);
+        engine.offered(index, rails);
+        engine.now_ns += 10_000_000_000;
+        engine.connect_links(index);
+        let links = engine.links.iter().flatten().filter(|link| link.rail == 0).count();
+        assert!((1..=16).contains(&links), "{links} links in round {round}");
+        let peer = engine.peers[index].as_ref().unwrap();
+        assert!(peer.retry.keys().chain(peer.asked.keys()).all(|(_, id)| (16 * round..16 * (round + 1)).contains(id)));
+    }
 }
