@@ -16,6 +16,7 @@ use crate::desc::Desc;
 /// Hidden descriptors whose readability means that of a listener: its door, and the set of clients that have not said
 /// hello.
 pub type FurtherFds = [Option<i32>; FURTHER_FDS];
+/// How many a listener may have.
 pub const FURTHER_FDS: usize = 2;
 
 /// Whether a number that leads nowhere, and is about to be watched, turns out to be a listener that another program has

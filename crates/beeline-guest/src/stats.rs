@@ -154,6 +154,7 @@ fn create() -> Result<&'static StatsHeader, Errno> {
     let last = open(directory.get(), name.text().as_c_str(), libc::O_RDONLY, 0).ok();
     let file = open_new(directory.get(), name.text().as_c_str())?;
     let (base, id) = map_new(file.get()).inspect_err(|_| unlink(directory.get(), name.text().as_c_str()))?;
+    drop(file);
     if stale::looks(name, IS_CHILD.load(Relaxed)) {
         stale::sweep(directory.get(), name);
     }

@@ -194,7 +194,7 @@ fn sleep_until_ready(
 }
 
 /// Whether what ended a sleep tells all that there is to tell: only the kernel has something to say of the entries, and
-/// of whose further descriptors its answers are has not changed meanwhile.
+/// which of them are listeners, and so whose further descriptors its answers are, has not changed meanwhile.
 fn is_all_told(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>) -> bool {
     let mut listeners = 0;
     fds.iter().zip(shadow).enumerate().all(|(index, (entry, place))| {
@@ -258,7 +258,7 @@ fn look(fds: &mut [pollfd], shadow: &mut [pollfd]) -> Result<isize, Errno> {
     }
     if foreign {
         let used = fill(fds, shadow, None);
-        kernel::poll_at_once(&mut shadow[..used])?;
+        kernel::poll_at_once(asked_of(shadow, used))?;
         merge(fds, shadow);
     }
     let ready = count_ready(fds);
@@ -268,6 +268,13 @@ fn look(fds: &mut [pollfd], shadow: &mut [pollfd]) -> Result<isize, Errno> {
         return Ok(look_at_ours(fds));
     }
     Ok(ready)
+}
+
+/// Of so many places, what the kernel is asked about: no more than there is.
+fn asked_of(shadow: &mut [pollfd], used: usize) -> &mut [pollfd] {
+    let used =
+        shadow.get(..used).and_then(|places| places.iter().rposition(|place| place.fd >= 0)).map_or(0, |last| last + 1);
+    shadow.get_mut(..used).unwrap_or_default()
 }
 
 /// Fills in `revents` of those entries that need no kernel; all are 0 before. Returns how many have some.

@@ -26,7 +26,7 @@ pub fn status_flags(fd: i32) -> Result<i32, Errno> {
     numbers(fd, libc::F_GETFL, 0)
 }
 
-/// The same for others to see (`F_SETFL`).
+/// Sets those that can be set (`F_SETFL`).
 ///
 /// # Errors
 /// Those of fcntl(2).

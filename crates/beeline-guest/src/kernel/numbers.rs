@@ -25,19 +25,23 @@ pub fn recent_descriptor_limit() -> usize {
     limit
 }
 
-/// Whether poll(2) refuses so many entries. Another process that lowers the limit is noticed late.
+/// So many entries poll(2) took when it was asked last; 0 if the limit has changed since.
+static ENTRIES_TAKEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether poll(2) refuses so many entries. Another process that lowers the limit is noticed late, and so is another
+/// thread that does in this very moment.
 #[must_use]
 pub fn refuses_entries(count: usize) -> bool {
-    if count <= RECENT_LIMIT.load(Relaxed) {
+    if count <= ENTRIES_TAKEN.load(Relaxed) {
         return false;
     }
     let limit = descriptor_limit();
-    RECENT_LIMIT.store(limit, Relaxed);
+    ENTRIES_TAKEN.store(limit, Relaxed);
     count > limit
 }
 
 /// The program is about to change the limit.
 pub fn forget_descriptor_limit() {
-    RECENT_LIMIT.store(0, Relaxed);
+    ENTRIES_TAKEN.store(0, Relaxed);
     RECENT_LIMIT_USES.store(0, Relaxed);
 }

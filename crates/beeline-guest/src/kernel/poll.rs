@@ -16,22 +16,20 @@ pub unsafe fn ppoll(fds: &mut [libc::pollfd], timeout: *mut libc::timespec, mask
     unsafe { call(libc::SYS_ppoll, args) }
 }
 
-/// `ppoll(2)` that does not wait.
+/// As [`await_any`], without waiting.
 ///
 /// # Errors
 /// Those of ppoll(2).
 pub fn poll_at_once(fds: &mut [libc::pollfd]) -> SysResult {
     let mut zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a live timeout, no mask.
-    unsafe { ppoll(fds, &raw mut zero, core::ptr::null()) }
+    unsafe { await_any(fds, &raw mut zero, core::ptr::null()) }
 }
 
 /// What the kernel reports for one fd right now (poll(2) with no wait); 0 on error.
 pub fn poll_now(fd: i32, events: i16) -> i16 {
     let mut fds = [libc::pollfd { fd, events, revents: 0 }];
-    let mut zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a live timeout, no mask.
-    match unsafe { await_any(&mut fds, &raw mut zero, core::ptr::null()) } {
+    match poll_at_once(&mut fds) {
         Ok(_) => fds[0].revents,
         Err(_) => 0,
     }
@@ -63,8 +61,9 @@ pub unsafe fn await_any(fds: &mut [libc::pollfd], timeout: *mut libc::timespec, 
     }
 }
 
-/// One set of pselect(2), for descriptors below 1024.
-type FdSet = [u64; 16];
+/// One set of pselect(2). Where the limit is larger than its bits, programs do not ask for so many.
+type FdSet = [u64; FD_SET_BITS / 64];
+const FD_SET_BITS: usize = 4096;
 /// What each of the three sets stands for.
 const SELECTED: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
 
@@ -73,7 +72,7 @@ const SELECTED: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
 /// # Safety
 /// As for [`ppoll`].
 unsafe fn pselect(fds: &mut [libc::pollfd], timeout: *mut libc::timespec, mask: *const u64) -> SysResult {
-    let mut sets: [FdSet; 3] = [[0; 16]; 3];
+    let mut sets: [FdSet; 3] = [[0; FD_SET_BITS / 64]; 3];
     for entry in fds.iter().filter(|entry| entry.fd >= 0) {
         let (word, bit) = (entry.fd as usize / 64, 1 << (entry.fd % 64));
         for (set, event) in sets.iter_mut().zip(SELECTED) {
@@ -86,14 +85,14 @@ unsafe fn pselect(fds: &mut [libc::pollfd], timeout: *mut libc::timespec, mask: 
     let mask = [mask as usize, 8];
     let [read, write, except] = &mut sets;
     let args = [
-        1024,
+        FD_SET_BITS,
         read.as_mut_ptr() as usize,
         write.as_mut_ptr() as usize,
         except.as_mut_ptr() as usize,
         timeout as usize,
         mask.as_ptr() as usize,
     ];
-    // SAFETY: sets of 1024 bits; the caller guarantees the rest.
+    // SAFETY: sets of so many bits; the caller guarantees the rest.
     let count = unsafe { call(libc::SYS_pselect6, args) }?;
     for entry in fds.iter_mut() {
         let (word, bit) = (entry.fd.max(0) as usize / 64, 1 << (entry.fd.max(0) % 64));

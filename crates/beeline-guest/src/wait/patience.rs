@@ -188,8 +188,8 @@ pub fn sleep(fds: &mut [libc::pollfd], deadline_ns: Option<u64>, mask: Option<&u
     Patience { cancellable: false, looks_after: false, ..Patience::until(deadline_ns) }.sleep(fds, mask)
 }
 
-/// Waits until poll(2) tells something of `fd`: what it tells, or 0 when the time is over. Handlers of the app may run
-/// meanwhile; the wait goes on. The thread is not cancelled in it.
+/// Waits until poll(2) tells something of `fd`: what it tells, or 0 when the time is over or the call fails. Handlers
+/// of the app may run meanwhile; the wait goes on. The thread is not cancelled in it.
 pub fn for_events(fd: i32, events: i16, deadline_ns: u64) -> i16 {
     loop {
         let mut fds = [libc::pollfd { fd, events, revents: 0 }];

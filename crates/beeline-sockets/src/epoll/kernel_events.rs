@@ -74,9 +74,9 @@ impl Call {
         for index in begin..begin + count {
             // SAFETY: the kernel has just filled these places; the struct is packed, so it is read whole.
             let event = unsafe { self.events.add(index).read_unaligned() };
-            let heard = self.dispatch(event, alone);
-            heated |= heard.heated;
-            if heard.is_for_app {
+            let dispatched = self.dispatch(event, alone);
+            heated |= dispatched.heated;
+            if dispatched.is_for_app {
                 self.note_own(event);
                 self.push(event);
             }

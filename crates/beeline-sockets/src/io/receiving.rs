@@ -232,7 +232,8 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
                 return self.done();
             }
             if pending {
-                return Break(over(side, 0));
+                // None if another thread has taken it: the next look tells what is left.
+                return side.take_error().map_or(Continue(()), |errno| Break(Outcome::Fail(errno)));
             }
             return match empty(fd, desc, guard, self.peeks()) {
                 Some(Outcome::Kernel) => Break(left(self.given, desc, 0)),

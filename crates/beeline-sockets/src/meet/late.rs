@@ -59,12 +59,12 @@ pub fn late_fallback(fd: i32, desc: &'static Desc) -> Fallback {
 
 /// Takes a connection over to TCP whose hello nobody has taken in time. No lock may be held.
 pub(super) fn withdraw(fd: i32, desc: &'static Desc) -> Fallback {
-    let begun = begin_again(fd, desc, Reason::HelloNotTaken);
-    if begun == Fallback::Lost && desc.is_lane() {
+    let fallback = begin_again(fd, desc, Reason::HelloNotTaken);
+    if fallback == Fallback::Lost && desc.is_lane() {
         io::reset(desc.side(), libc::ECONNRESET);
         watchers::notify(fd, desc);
     }
-    begun
+    fallback
 }
 
 /// The last fd of a connection is about to be closed. If nobody has taken its hello, and nobody does in a moment, the
@@ -116,14 +116,14 @@ fn begin_again(fd: i32, desc: &'static Desc, reason: Reason) -> Fallback {
         return Fallback::Kept;
     }
     let met = desc.is_lane() && desc.side().is(state::MET);
-    let is_left = |desc: &Desc| desc.leaving.store(false, Release);
-    let begun = crate::cancel::undoing(desc, is_left, || begin_alone(fd, desc, reason));
-    is_left(desc);
-    if begun == Fallback::OverTcp {
+    let end = |desc: &Desc| desc.leaving.store(false, Release);
+    let fallback = crate::cancel::undoing(desc, end, || begin_alone(fd, desc, reason));
+    end(desc);
+    if fallback == Fallback::OverTcp {
         stats::count(Counter::LateFallbacks, 1);
         stats::fell_back(Role::Client, if met { Reason::AgentNotTaken } else { reason });
     }
-    begun
+    fallback
 }
 
 fn begin_alone(fd: i32, desc: &'static Desc, reason: Reason) -> Fallback {

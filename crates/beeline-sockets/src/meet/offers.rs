@@ -177,23 +177,22 @@ fn drop_settled() {
 
 #[cold]
 fn look_after_due(now_ns: u64) -> bool {
-    let is_at_work = |is: bool| thread::with(|thread| thread.at_offers.store(is, Relaxed));
+    fn set_at_work(is: bool) {
+        thread::with(|thread| thread.at_offers.store(is, Relaxed));
+    }
     let mut any = false;
-    is_at_work(true);
-    crate::cancel::undoing(
-        &is_at_work,
-        |is_at_work| is_at_work(false),
-        || {
-            while let Some((pin, fd)) = next(now_ns) {
-                any = true;
-                // A pin that came too late keeps nothing.
-                if table::leads_to(fd, pin.desc()) {
-                    pin.while_waiting(|| late::withdraw(fd, pin.desc()));
-                }
+    let withdraw_all = || {
+        while let Some((pin, fd)) = next(now_ns) {
+            any = true;
+            // A pin that came too late keeps nothing.
+            if table::leads_to(fd, pin.desc()) {
+                pin.while_waiting(|| late::withdraw(fd, pin.desc()));
             }
-        },
-    );
-    is_at_work(false);
+        }
+    };
+    set_at_work(true);
+    crate::cancel::undoing(&(), |()| set_at_work(false), withdraw_all);
+    set_at_work(false);
     any
 }
 

@@ -4,7 +4,7 @@ use beeline_lane::Armed;
 use libc::pollfd;
 
 use super::held::Held;
-use super::{arm, fill};
+use super::{arm, asked_of, fill};
 use crate::desc::Desc;
 use crate::io::{self, PollSleep};
 use crate::wait::{Patience, Woken};
@@ -25,8 +25,8 @@ pub(super) fn sleep(
     let used = fill(fds, shadow, Some(held));
     let named = name_sleep(held, shadow, used);
     let number = named.as_ref().map_or(0, PollSleep::number);
-    let asked =
-        shadow.get_mut(..used + usize::from(named.is_some())).filter(|_| arm(fds, held, number) == Armed::Sleep)?;
+    let asked = Some(asked_of(shadow, used + usize::from(named.is_some())))
+        .filter(|_| arm(fds, held, number) == Armed::Sleep)?;
     let woken = match held.any(|desc| io::others_complete(desc) || waits_for_more(desc)) {
         false => patience.sleep(asked, mask),
         // A handler may have run between two naps.

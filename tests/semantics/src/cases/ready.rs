@@ -23,6 +23,7 @@ pub const GROUP: Group = Group {
         Case::new("poll_same_descriptor_twice", FAMILY, poll_same_descriptor_twice),
         Case::new("poll_nothing_at_all", ONCE, poll_nothing_at_all),
         Case::new("poll_too_many", ONCE, poll_too_many),
+        Case::new("poll_as_many_as_are_allowed", FAMILY, poll_as_many_as_are_allowed),
         Case::new("poll_bad_pointer", ONCE, poll_bad_pointer),
         Case::new("select_bad_descriptor", ONCE, select_bad_descriptor),
         Case::new("select_count_limits", ONCE, select_count_limits),
@@ -214,6 +215,25 @@ fn poll_too_many(v: Variant) {
     descriptors_allowed(Some(before));
     let found = poll_quietly(&many);
     trace!("as before: {found}");
+}
+
+/// What stands beside a listener unseen counts for nothing.
+fn poll_as_many_as_are_allowed(v: Variant) {
+    let (one, other) = (v.listener(), v.listener());
+    let before = descriptors_allowed(None);
+    descriptors_allowed(Some(libc::rlimit { rlim_cur: 64, ..before }));
+    let entries = vec![(one, IN); 63].into_iter().chain([(other, IN)]).collect::<Vec<_>>();
+    let nobody = poll_quietly(&entries);
+    descriptors_allowed(Some(before));
+    connect(v.client(), &v.address_of(other));
+    descriptors_allowed(Some(libc::rlimit { rlim_cur: 64, ..before }));
+    let mut found = 0;
+    while found == 0 {
+        found = poll_quietly(&entries);
+    }
+    descriptors_allowed(Some(before));
+    trace!("nobody: {nobody}, somebody: {found}");
+    accept(other, "came");
 }
 
 /// The limit of descriptors, and then another one.
