@@ -1,4 +1,5 @@
-//! The engine without other bridges: what becomes of its rails, and of what it keeps of a peer.
+//! The engine without the links of another bridge: what becomes of its rails, whom a peer may reach, and what is kept
+//! of one.
 
 use std::fs::File;
 use std::net::SocketAddr;
