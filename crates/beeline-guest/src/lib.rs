@@ -24,6 +24,7 @@ pub mod cancel;
 pub mod changing;
 pub mod control;
 pub mod fd_cell;
+pub mod files;
 pub mod hidden;
 pub mod kernel;
 pub mod limits;

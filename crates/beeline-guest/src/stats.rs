@@ -32,6 +32,7 @@ use beeline_stats::{Counter, Poison, Reason, Role};
 pub use self::inherited::unmap as unmap_inherited;
 pub use self::settings::{keep_for_child, refused};
 pub use self::succession::{before_strange_program, strange_program_failed, succeed};
+use crate::files::{self, open, open_directory};
 use crate::lock::Lock;
 use crate::{Errno, hidden, proc, process};
 
@@ -124,21 +125,13 @@ fn begin() -> &'static StatsHeader {
     header
 }
 
-fn open(directory: i32, path: &core::ffi::CStr, flags: i32, mode: u32) -> Result<Fd, Errno> {
-    let flags = flags | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-    // SAFETY: a NUL-terminated string and plain numbers.
-    unsafe { call(libc::SYS_openat, [directory as usize, path.as_ptr() as usize, flags as usize, mode as usize, 0, 0]) }
-        .map(|fd| Fd::own(fd as i32))
-}
-
 fn unlink(directory: i32, path: &core::ffi::CStr) {
     // SAFETY: a NUL-terminated string and plain numbers.
     let _ = unsafe { call(libc::SYS_unlinkat, [directory as usize, path.as_ptr() as usize, 0, 0, 0, 0]) };
 }
 
 fn allocate(fd: i32, offset: usize, length: usize) -> Result<(), Errno> {
-    // Beyond it the kernel would raise `SIGXFSZ`.
-    if sys::limit(libc::RLIMIT_FSIZE) < (offset + length) as u64 {
+    if !files::may_be_long(offset + length) {
         return Err(Errno(libc::EFBIG));
     }
     // SAFETY: plain numbers.
@@ -173,8 +166,7 @@ fn own_name() -> Result<(u32, FileName), Errno> {
 }
 
 fn own_name_in(stat: &[u8]) -> Result<(u32, FileName), Errno> {
-    // SAFETY: no arguments.
-    let uid = unsafe { call(libc::SYS_geteuid, [0; 6]) }? as u32;
+    let uid = files::user()?;
     let start_ticks = layout::start_ticks_from_proc_stat(stat).ok_or(Errno(libc::ENODATA))?;
     Ok((uid, FileName { pid: sys::getpid(), start_ticks }))
 }
@@ -212,27 +204,6 @@ fn publish(
     header
 }
 
-/// The user's directory, made if need be, and refused if it is not the user's own.
-fn open_directory(uid: u32) -> Result<Fd, Errno> {
-    let path = layout::directory_path(uid);
-    let args = [libc::AT_FDCWD as usize, path.as_c_str().as_ptr() as usize, 0o700, 0, 0, 0];
-    // SAFETY: a NUL-terminated string and plain numbers.
-    if let Err(errno) = unsafe { call(libc::SYS_mkdirat, args) }
-        && errno.0 != libc::EEXIST
-    {
-        return Err(errno);
-    }
-    let directory = open(libc::AT_FDCWD, path.as_c_str(), libc::O_RDONLY | libc::O_DIRECTORY, 0)?;
-    // SAFETY: all-zero is a valid value of this plain C struct.
-    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: the kernel writes one `struct stat` into a live local of that type.
-    let asked = unsafe { call(libc::SYS_fstat, [directory.get() as usize, (&raw mut stat) as usize, 0, 0, 0, 0]) };
-    if asked.is_err() || stat.st_uid != uid || stat.st_mode & 0o077 != 0 {
-        return Err(Errno(libc::EPERM));
-    }
-    Ok(directory)
-}
-
 fn open_new(directory: i32, name: &core::ffi::CStr) -> Result<Fd, Errno> {
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
     match open(directory, name, flags, 0o600) {
@@ -266,9 +237,7 @@ fn map_new(fd: i32) -> Result<(*mut u8, FileId), Errno> {
 /// Reads the start of a small file.
 fn read_small(path: &core::ffi::CStr, buffer: &mut [u8]) -> Result<usize, Errno> {
     let file = open(libc::AT_FDCWD, path, libc::O_RDONLY, 0)?;
-    let args = [file.get() as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
-    // SAFETY: a live buffer of the length given.
-    unsafe { call(libc::SYS_read, args) }
+    sys::read_at(file.get(), buffer, 0)
 }
 
 /// The name in `/proc/self/stat`: between the first and the last parenthesis.

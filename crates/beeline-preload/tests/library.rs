@@ -34,6 +34,8 @@ mod near;
 mod portion;
 #[path = "library/rawcalls.rs"]
 mod rawcalls;
+#[path = "library/searched.rs"]
+mod searched;
 #[path = "library/seats.rs"]
 mod seats;
 #[path = "library/tuned.rs"]

@@ -38,7 +38,11 @@ fn manual(directory: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write manual pages into {}", directory.display()))
 }
 
-const STATISTICS: Entry = ("/dev/shm/beeline-UID/", "statistics of the processes of a user, one file each");
+const STATISTICS: Entry = (
+    "/dev/shm/beeline-UID/",
+    "statistics of the processes of a user, one file each; and `cleared`, the build ids of libraries and programs whose \
+     text was searched for system calls of their own",
+);
 const PROFILES: [Entry; 2] = [
     (
         "$XDG_CONFIG_HOME/beeline/profiles/NAME.toml",

@@ -15,7 +15,8 @@ use core::ffi::CStr;
 use beeline_shm::sys::call;
 use beeline_stats::layout::{self, FileName, IS_LOCKED_OFFSET};
 
-use super::{open, unlink};
+use super::unlink;
+use crate::files::open;
 use crate::proc;
 
 /// Files that one process looks at.

@@ -17,7 +17,8 @@ use beeline_shm::sys::{self, call};
 use beeline_stats::Counter;
 use beeline_stats::layout::{self, ConnectionSlot, FILE_BYTES_MAX, FileName, HEADER_BYTES, SLOT_BYTES, StatsHeader};
 
-use super::{FILE, HEADER, LOCK, SLOTS, allocate, header, open, open_new, stale, unlink};
+use super::{FILE, HEADER, LOCK, SLOTS, allocate, header, open_new, stale, unlink};
+use crate::files::open;
 use crate::{Errno, process};
 
 /// Whether the file was removed for a program that has not started.

@@ -1,6 +1,8 @@
 //! Objects whose text was searched and found to carry nothing, by the numbers that their linker has given them. One
 //! that is unloaded and loaded again is not searched again: some programs do that with large ones whenever they are
-//! idle.
+//! idle. What other processes have found is in [`shared`].
+
+pub(super) mod shared;
 
 use core::sync::atomic::{
     AtomicU64, AtomicUsize,

@@ -23,7 +23,7 @@
 //!
 //! A search costs some milliseconds in a large program, so it is not made when the library starts, but where the
 //! process is about to get something to do with lanes ([`allow_lanes`]): once, and what is new after it has loaded
-//! something, unless it had that before ([`super::cleared`]).
+//! something, unless it had that before ([`super::cleared`]), or another process of the user has searched it.
 //! No lock of ours is held meanwhile: the dynamic linker has its own, and others wait for ours while they hold that.
 //! Threads that come here together search each for itself.
 //!
@@ -38,6 +38,7 @@ use core::sync::atomic::{
 
 use beeline_stats::Reason;
 
+use super::cleared::shared::Shared;
 use super::cleared::{CLEARED, number_of};
 use super::objects::{self, Object, Seen};
 use super::text::{self, Carried};
@@ -146,9 +147,10 @@ fn search() -> bool {
 fn search_now() -> bool {
     let loads = LOADS.load(Acquire);
     let (clean, seen) = (Seen::unpack(CLEAN.load(Acquire)), objects::seen());
-    let mut search = Search::default();
     if clean != seen {
+        let mut search = Search::new(Shared::read());
         objects::each_since(clean, |object, is_new| search.look_at(object, is_new));
+        search.shared.write();
         if let Some(reason) = search.reason() {
             leave(reason);
             return false;
@@ -169,14 +171,18 @@ fn leave(reason: Reason) {
     }
 }
 
-#[derive(Default)]
 struct Search {
     own: Option<Reason>,
     liburing: bool,
     needed: bool,
+    shared: Shared,
 }
 
 impl Search {
+    fn new(shared: Shared) -> Self {
+        Self { own: None, liburing: false, needed: false, shared }
+    }
+
     fn reason(&self) -> Option<Reason> {
         let by_hand = self.liburing && !self.needed;
         self.own.or(by_hand.then_some(Reason::IoUringCarried))
@@ -188,24 +194,27 @@ impl Search {
         if rings::is_liburing(object.name()) {
             self.liburing |= !is_new || carried(object).has_rings();
         } else if is_new && !is_system(object) {
-            self.own = carried_by(object);
+            self.own = carried_by(object, &mut self.shared);
         }
         if self.own.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }
 
 /// Why an object keeps the process from having lanes, if it does. One that was found to carry nothing is known by its
-/// number when it is loaded again.
-fn carried_by(object: &Object) -> Option<Reason> {
-    let number = number_of(object);
-    if number.is_some_and(|number| CLEARED.has(number)) {
+/// number when it is loaded again, here or by another process.
+fn carried_by(object: &Object, shared: &mut Shared) -> Option<Reason> {
+    let Some(number) = number_of(object) else { return carried(object).reason() };
+    if CLEARED.has(number) {
         return None;
     }
-    let reason = carried(object).reason();
-    if let (Some(number), None) = (number, reason) {
-        CLEARED.add(number);
+    if !shared.has(number) {
+        if let Some(reason) = carried(object).reason() {
+            return Some(reason);
+        }
+        shared.add(number);
     }
-    reason
+    CLEARED.add(number);
+    None
 }
 
 /// What the text of an object carries.
@@ -261,7 +270,7 @@ mod tests {
 
     #[test]
     fn this_program_carries_nothing() {
-        let mut search = Search::default();
+        let mut search = Search::new(Shared::none());
         let (mut objects, mut system) = (0, 0);
         objects::each(|object| {
             objects += 1;
