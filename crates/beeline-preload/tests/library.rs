@@ -109,7 +109,8 @@ cases! { passes:
     a_passed_end_is_shared
     a_peeked_message_keeps_its_end
     strangers_pass_ends_and_listeners
-    a_receiver_without_the_library_goes_on;
+    a_receiver_without_the_library_goes_on
+    a_relative_without_the_library_goes_on;
 }
 
 cases! { environment:

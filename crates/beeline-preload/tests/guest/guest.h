@@ -125,8 +125,9 @@ static inline void hears(int fd, const char *text) {
 /* Where the static build of this program lies. */
 static inline const char *stranger(void) {
     static char path[200];
-    CHECK(readlink("/proc/self/exe", path, sizeof path - 8) > 0);
-    return strcat(path, "-static");
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 8);
+    CHECK(length > 0);
+    return strcpy(path + length, "-static") - length;
 }
 
 /* Waits until a thread, or a process of one, sleeps. */

@@ -4,6 +4,7 @@
 #include "guest.h"
 
 #include <fcntl.h>
+#include <spawn.h>
 #include <stddef.h>
 #include <sys/un.h>
 
@@ -246,15 +247,65 @@ static void a_receiver_without_the_library_goes_on(void) {
     CHECK(status_of(child) == 0 && close(through) == 0 && close(door) == 0);
 }
 
+/* A program that has its end of a pair from who started it. */
+static int relative(int through) {
+    int fds[8], flags;
+    CHECK(receive(through, fds, 1, &flags, 0) == 1);
+    hears(fds[0], "hello");
+    CHECK(write(fds[0], "goodbye", 7) == 7);
+    return 0;
+}
+
+static pid_t start_relative(int kind, int through) {
+    char number[16];
+    pid_t child;
+    snprintf(number, sizeof number, "%d", through);
+    char *arguments[] = {"guest", "relative", number, NULL};
+    if (kind == 2) {
+        CHECK(posix_spawn(&child, stranger(), NULL, NULL, arguments, environ) == 0);
+        return child;
+    }
+    child = kind ? vfork() : fork();
+    if (child == 0) {
+        execv(stranger(), arguments);
+        _exit(126);
+    }
+    return child;
+}
+
+/* It reads what the connection's bytes are, and not what lies below them. */
+static void a_relative_without_the_library_goes_on(void) {
+    for (int kind = 0; kind < 3; kind++) {
+        int ends[2], unix_ends[2];
+        char byte;
+        CHECK(socketpair(AF_UNIX, kind == 1 ? SOCK_SEQPACKET : SOCK_STREAM, 0, unix_ends) == 0);
+        CHECK(fcntl(unix_ends[0], F_SETFD, FD_CLOEXEC) == 0);
+        pid_t child = start_relative(kind, unix_ends[1]);
+        CHECK(child > 0);
+        /* A fork returns before the child has become the program. */
+        if (kind == 0) usleep(200000);
+        CHECK(close(unix_ends[1]) == 0);
+        pair(ends);
+        CHECK(write(ends[1], "hello", 5) == 5);
+        send_fds(unix_ends[0], ends, 1, 0);
+        CHECK(close(ends[0]) == 0);
+        hears(ends[1], "goodbye");
+        CHECK(read(ends[1], &byte, 1) == 0 && close(ends[1]) == 0);
+        CHECK(status_of(child) == 0 && close(unix_ends[0]) == 0);
+    }
+}
+
 static const struct guest_case CASES[] = {
     CASE(a_passed_end_goes_on),
     CASE(a_passed_end_is_shared),
     CASE(a_peeked_message_keeps_its_end),
     CASE(strangers_pass_ends_and_listeners),
     CASE(a_receiver_without_the_library_goes_on),
+    CASE(a_relative_without_the_library_goes_on),
 };
 
 int main(int argc, char **argv) {
     if (argc == 4 && strcmp(argv[1], "receiver") == 0) return receiver(argv[2], argv[3]);
+    if (argc == 3 && strcmp(argv[1], "relative") == 0) return relative(atoi(argv[2]));
     return run_case(CASES, sizeof CASES / sizeof *CASES, argc, argv);
 }

@@ -37,6 +37,7 @@ use core::sync::atomic::{
 };
 
 use super::image::Image;
+use super::rights::pairs;
 use super::{open_fds, stranger};
 use crate::changing::changing;
 use crate::desc::Desc;
@@ -168,6 +169,9 @@ pub fn before_exec(image: Image) -> Loan {
     } else {
         stranger::prepare_exec_as_guest();
     }
+    if image.is_stranger() {
+        pairs::mark(stays_open);
+    }
     if image != Image::Takes {
         return loan;
     }
@@ -222,6 +226,9 @@ pub fn before_spawn(image: Image) -> Loan {
     }
     meet::before_fork();
     stranger::prepare_spawn(image);
+    if image.is_stranger() {
+        pairs::mark(stays_open);
+    }
     meet::pass_on(|fd, desc| stays_open(fd) || desc.named_in_spawn.load(Relaxed) != NOT_NAMED);
     let _changing = meet::changing_to_share();
     LENDERS.fetch_add(1, Relaxed);

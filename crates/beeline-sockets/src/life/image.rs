@@ -31,6 +31,11 @@ pub enum Image {
 }
 
 impl Image {
+    /// Whether it is known that it will not have the library.
+    pub(super) fn is_stranger(self) -> bool {
+        matches!(self, Self::Ignores | Self::Harmed)
+    }
+
     /// Whether the dynamic linker may load the library if it is asked to.
     pub(super) fn loads(self) -> bool {
         matches!(self, Self::Takes | Self::Unknown)

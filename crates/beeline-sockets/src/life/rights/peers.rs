@@ -2,7 +2,8 @@
 //!
 //! The kernel tells which process made that end (`SO_PEERCRED`), and /proc shows a user what is mapped into the user's
 //! own processes. A pair of sockets was made by this process or by one that it was forked from, and its other end is
-//! held by a relative, which the library follows. Of everybody else nothing is known. An answer is remembered for a
+//! held by a relative, which the library follows, or which has left a mark ([`super::pairs`]). Of everybody else
+//! nothing is known. An answer is remembered for a
 //! moment, because programs pass connections one after the other.
 //!
 //! A ring of io_uring(7) receives messages past the library. So who has one open counts as a process without it.
@@ -13,6 +14,7 @@ use beeline_shm::sys::{self, call};
 use beeline_stats::Text;
 
 use super::super::{config, rings};
+use super::pairs;
 use crate::kernel;
 
 /// What the mapping of the library is called.
@@ -27,7 +29,7 @@ static ASKED_NS: AtomicU64 = AtomicU64::new(0);
 /// Whether who receives what is sent into `socket` does so through the library.
 pub(super) fn knows_us(socket: i32) -> bool {
     let Ok(peer) = kernel::getsockopt::<libc::ucred>(socket, libc::SOL_SOCKET, libc::SO_PEERCRED) else { return false };
-    if peer.pid <= 0 {
+    if peer.pid <= 0 || pairs::is_marked(socket) {
         return false;
     }
     let pid = peer.pid as u32;
