@@ -15,6 +15,7 @@ pub mod image;
 mod listeners;
 pub mod objects;
 mod open_fds;
+mod pairs;
 mod refusal;
 pub(crate) mod relay;
 mod rights;

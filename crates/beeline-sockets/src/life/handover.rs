@@ -37,8 +37,7 @@ use core::sync::atomic::{
 };
 
 use super::image::Image;
-use super::rights::pairs;
-use super::{open_fds, stranger};
+use super::{open_fds, pairs, stranger};
 use crate::changing::changing;
 use crate::desc::Desc;
 use crate::process::{self, is_guest_of_parent};

@@ -8,12 +8,12 @@
 //!    the rest is laid into the app's buffer as the kernel would have done it: what does not fit is closed, and the
 //!    message is marked as cut.
 //! 3. *Strangers.* A receiver that may not have the library must not get an anchor for its connection
-//!    ([`super::stranger`]). One that got an end of a pair of sockets when it was executed is known by it ([`pairs`]).
+//!    ([`super::stranger`]). One that got an end of a pair of sockets when it was executed is known by it
+//!    ([`super::pairs`]).
 //! 4. A listener that was received is met at once: whoever waits on it waits at its door, too.
 //! 5. A message that is received without room for control data loses its descriptors in the kernel. Their loans are
 //!    never taken, which costs the other holders a little speed.
 
-pub(super) mod pairs;
 mod peers;
 
 use beeline_shm::sys;

@@ -2,7 +2,7 @@
 //!
 //! The kernel tells which process made that end (`SO_PEERCRED`), and /proc shows a user what is mapped into the user's
 //! own processes. A pair of sockets was made by this process or by one that it was forked from, and its other end is
-//! held by a relative, which the library follows, or which has left a mark ([`super::pairs`]). Of everybody else
+//! held by a relative, which the library follows, or which has left a mark ([`super::super::pairs`]). Of everybody else
 //! nothing is known. An answer is remembered for a
 //! moment, because programs pass connections one after the other.
 //!
@@ -13,8 +13,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use beeline_shm::sys::{self, call};
 use beeline_stats::Text;
 
-use super::super::{config, rings};
-use super::pairs;
+use super::super::{config, pairs, rings};
 use crate::kernel;
 
 /// What the mapping of the library is called.

@@ -6,15 +6,15 @@
 
 use beeline_stats::Text;
 
+use super::open_fds;
 use crate::kernel::{self, SockAddr};
-use crate::life::open_fds;
 
 /// What the names begin with, abstract ones of unix(7). The end's `SO_COOKIE` follows.
 const PREFIX: &str = "beeline/1/stranger/";
 
 /// This process, or a child of it, is about to become a program without the library, which gets the descriptors that
 /// `gets` says.
-pub(in crate::life) fn mark(gets: impl Fn(i32) -> bool) {
+pub(super) fn mark(gets: impl Fn(i32) -> bool) {
     open_fds::each(|fd| {
         if gets(fd) && is_of_pair(fd) {
             // Where it has a name already, nothing is to be done.
@@ -32,11 +32,9 @@ pub(super) fn is_marked(socket: i32) -> bool {
 /// Whether a descriptor is an `AF_UNIX` socket that is connected to another without a name. Those of clients and
 /// servers are not: one of both has the name that the client has connected to.
 fn is_of_pair(fd: i32) -> bool {
-    super::brings_rights(fd) && kernel::getpeername(fd).is_ok_and(|peer| is_unnamed(&peer))
-}
-
-fn is_unnamed(address: &SockAddr) -> bool {
-    address.length as usize <= size_of::<libc::sa_family_t>()
+    let is_unnamed = |peer: SockAddr| peer.length as usize <= size_of::<libc::sa_family_t>();
+    let is_unix = |peer: &SockAddr| i32::from(peer.storage.ss_family) == libc::AF_UNIX;
+    kernel::getpeername(fd).is_ok_and(|peer| is_unix(&peer) && is_unnamed(peer))
 }
 
 fn name(fd: i32) -> Option<SockAddr> {
