@@ -41,6 +41,7 @@ use crate::lock::Lock;
 use crate::operations::{self, Operations};
 use crate::side::{SideState, state};
 use crate::slab::{Slab, Stable};
+use crate::static_ref::StaticRef;
 use crate::wait::SpinState;
 
 pub use connectable::{Connectable, ConnectableCell};
@@ -104,14 +105,15 @@ pub struct Desc {
     pub bulk: crate::bulk::Bulk,
     /// Whether they give a receiver on this CPU its turn.
     pub turns: crate::turns::Turns,
-    /// Where the connection's figures go; null if it has no slot.
-    pub slot: AtomicPtr<ConnectionSlot>,
+    /// Where the connection's figures go, if it has a slot. That is of this process's file, which stays mapped: the
+    /// descriptions of a child have none of their parent's.
+    pub slot: StaticRef<ConnectionSlot>,
     /// An fd of this process that leads here.
     pub fd: AtomicI32,
     /// For the client's end of a connection that nobody has taken yet: when that is to be looked at, and the next such
     /// connection (`offers` of beeline-sockets). 0 for any other.
     pub offered_until_ns: AtomicU64,
-    pub next_offer: AtomicPtr<Desc>,
+    pub next_offer: StaticRef<Desc>,
     /// When its hello was said.
     pub offered_ns: AtomicU64,
     /// Whether a thread takes the connection over to TCP.
@@ -148,19 +150,19 @@ pub struct Desc {
     /// The set, for [`Kind::Epoll`].
     pub set: AtomicPtr<()>,
     /// The lane as the pool knows it, for giving it back.
-    pooled: AtomicPtr<PooledLane>,
+    pooled: StaticRef<PooledLane>,
     /// The side's memfd, hidden, if it is kept.
     side_memfd: FdCell,
     /// Whether a program that is spawned shall have it (`life::named_in_spawn` of beeline-sockets).
     pub named_in_spawn: AtomicU32,
     /// Of [`Kind::Orphan`], whether the peer was told that this end does not work.
     pub(crate) orphan_told: AtomicBool,
-    next_free: AtomicPtr<Desc>,
+    next_free: StaticRef<Desc>,
 }
 
 // SAFETY: every field is an atomic for which zero is valid.
 unsafe impl Stable for Desc {
-    fn next_free(&self) -> &AtomicPtr<Self> {
+    fn next_free(&self) -> &StaticRef<Self> {
         &self.next_free
     }
 
@@ -311,13 +313,12 @@ impl Desc {
     /// The lane as the pool knows it.
     #[must_use]
     pub fn pooled(&self) -> Option<&'static PooledLane> {
-        // SAFETY: null, or what `set_pooled` took: an object that lives for ever.
-        unsafe { self.pooled.load(Relaxed).as_ref() }
+        self.pooled.load(Relaxed)
     }
 
     /// Notes the lane as the pool knows it.
     pub fn set_pooled(&self, lane: Option<&'static PooledLane>) {
-        self.pooled.store(lane.map_or(core::ptr::null_mut(), |lane| core::ptr::from_ref(lane).cast_mut()), Relaxed);
+        self.pooled.store(lane, Relaxed);
     }
 
     /// In the child of a `fork`: no other thread of this process holds locks or pins, whether the description is in
@@ -378,11 +379,11 @@ impl Desc {
         self.family.store(family, Relaxed);
         self.draft.clear();
         self.ticket.take();
-        self.slot.store(core::ptr::null_mut(), Relaxed);
+        self.slot.store(None, Relaxed);
         self.operations.set(&Operations::NONE);
         self.listener.store(core::ptr::null_mut(), Relaxed);
         self.set.store(core::ptr::null_mut(), Relaxed);
-        self.pooled.store(core::ptr::null_mut(), Relaxed);
+        self.pooled.store(None, Relaxed);
         self.side_memfd.set(None);
         self.named_in_spawn.store(0, Relaxed);
         // Last: who knows this number, and then finds the draft unclaimed, claims none of an earlier use.

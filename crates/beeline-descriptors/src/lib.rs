@@ -40,6 +40,7 @@ pub mod watchers;
 
 // What stands below keeps its names here.
 use beeline_guest::{
-    Errno, cancel, changing, control, fd_cell, hidden, kernel, limits, live, lock, process, slab, stats, wait,
+    Errno, cancel, changing, control, fd_cell, hidden, kernel, limits, live, lock, process, slab, static_ref, stats,
+    wait,
 };
 use beeline_meeting::{bells, disarm, side};

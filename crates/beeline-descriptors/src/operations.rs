@@ -9,9 +9,10 @@
 //!    and a table that takes the place of a lane's has the same `retire`.
 //! 2. Only cold paths come by here. Sends and receives know lanes, and are not called through a pointer.
 
-use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use crate::desc::Desc;
+use crate::static_ref::StaticRef;
 
 /// Hidden descriptors whose readability means that of a listener: its door, and the set of clients that have not said
 /// hello.
@@ -75,17 +76,16 @@ impl Operations {
 static NONE: Operations = Operations::NONE;
 
 /// Where a description leads to its operations; to [`Operations::NONE`] when zeroed.
-pub struct Table(AtomicPtr<Operations>);
+pub struct Table(StaticRef<Operations>);
 
 impl Table {
     /// The operations.
     pub fn get(&self) -> &'static Operations {
-        // SAFETY: null or a table that lives for ever.
-        unsafe { self.0.load(Relaxed).as_ref() }.unwrap_or(&NONE)
+        self.0.load(Relaxed).unwrap_or(&NONE)
     }
 
     /// Leads to `operations` from now on. Who sees the description's kind sees them, too: that is stored later.
     pub fn set(&self, operations: &'static Operations) {
-        self.0.store(core::ptr::from_ref(operations).cast_mut(), Relaxed);
+        self.0.store(Some(operations), Relaxed);
     }
 }

@@ -35,13 +35,13 @@ pub fn open_slot(desc: &'static Desc, peer_pid: Option<u32>) {
         lane_inode: side.origin.lane_inode.load(Relaxed),
         own: desc.own.words(),
     });
-    desc.slot.store(core::ptr::from_ref(slot).cast_mut(), Release);
+    desc.slot.store(Some(slot), Release);
 }
 
 /// Gives every lane its slot that has none yet: those that were taken over from another program.
 pub fn open_slots() {
     table::for_each(|fd, desc| {
-        if desc.is_lane() && desc.fd.load(Relaxed) == fd && desc.slot.load(Relaxed).is_null() {
+        if desc.is_lane() && desc.fd.load(Relaxed) == fd && desc.slot.load(Relaxed).is_none() {
             open_slot(desc, None);
             stats::count(Counter::ConnectionsTakenOver, 1);
         }
@@ -50,9 +50,7 @@ pub fn open_slots() {
 
 /// Adds the slot's figures to the totals and frees it.
 pub fn close_slot(desc: &'static Desc) {
-    let slot = desc.slot.swap(core::ptr::null_mut(), Acquire);
-    // SAFETY: null, or a slot of this process's file, which stays mapped; a child's descriptions have none of
-    // their parent's.
-    let Some(slot) = (unsafe { slot.as_ref() }) else { return };
-    stats::give_slot(slot);
+    if let Some(slot) = desc.slot.swap(None, Acquire) {
+        stats::give_slot(slot);
+    }
 }

@@ -6,22 +6,23 @@
 //! Entries change under `LOCK`; lookups take no lock. An operation that found a description through an fd
 //! locks it and looks the fd up again: if another thread has closed it meanwhile, the second look shows.
 
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use beeline_shm::sys;
 
 use crate::desc::Desc;
 use crate::kernel;
 use crate::lock::Lock;
+use crate::static_ref::StaticRef;
 
 pub use crate::hidden::FDS;
 
 const CHUNK_FDS: usize = 1024;
 const CHUNKS: usize = FDS / CHUNK_FDS;
 
-type Chunk = [AtomicPtr<Desc>; CHUNK_FDS];
+type Chunk = [StaticRef<Desc>; CHUNK_FDS];
 
-static ROOT: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; CHUNKS];
+static ROOT: [StaticRef<Chunk>; CHUNKS] = [const { StaticRef::none() }; CHUNKS];
 #[unsafe(link_section = ".fork.locked")]
 static LOCK: Lock = Lock::new();
 /// One more than the highest fd that ever led somewhere: those who go through the table, as each fork does on both
@@ -33,9 +34,7 @@ static REACH: AtomicUsize = AtomicUsize::new(0);
 #[must_use]
 #[inline]
 pub fn get(fd: i32) -> Option<&'static Desc> {
-    let desc = entry(fd)?.load(Ordering::Acquire);
-    // SAFETY: entries are null or point to objects of a slab, which are never unmapped.
-    unsafe { desc.as_ref() }
+    entry(fd)?.load(Ordering::Acquire)
 }
 
 /// Whether a descriptor of this number can be ours.
@@ -47,7 +46,7 @@ pub fn reaches(fd: i32) -> bool {
 
 /// A place of the table: the fast path of an operation looks through it before and after it locks.
 #[derive(Clone, Copy)]
-pub struct Place(&'static AtomicPtr<Desc>);
+pub struct Place(&'static StaticRef<Desc>);
 
 impl Place {
     /// The place of `fd`, if it has one.
@@ -61,15 +60,14 @@ impl Place {
     #[must_use]
     #[inline]
     pub fn desc(self) -> Option<&'static Desc> {
-        // SAFETY: entries are null or point to objects of a slab, which are never unmapped.
-        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+        self.0.load(Ordering::Acquire)
     }
 
     /// Whether the place still leads to `desc`.
     #[must_use]
     #[inline]
     pub fn leads_to(self, desc: &'static Desc) -> bool {
-        core::ptr::eq(self.0.load(Ordering::Relaxed), desc)
+        self.0.leads_to(desc, Ordering::Relaxed)
     }
 }
 
@@ -111,14 +109,11 @@ pub fn set(fd: i32, desc: Option<&'static Desc>) -> Result<Option<&'static Desc>
     if desc.is_some() && fd as usize >= REACH.load(Ordering::Relaxed) {
         REACH.store(fd as usize + 1, Ordering::Release);
     }
-    let new = desc.map_or(core::ptr::null_mut(), |desc| core::ptr::from_ref(desc).cast_mut());
-    let old = entry.swap(new, Ordering::SeqCst);
+    let old = entry.swap(desc, Ordering::SeqCst);
     if let Some(desc) = desc {
         desc.keepers.gain_number();
         desc.fd.store(fd, Ordering::Relaxed);
     }
-    // SAFETY: as in `get`.
-    let old: Option<&'static Desc> = unsafe { old.as_ref() };
     if let Some(old) = old {
         let left = old.keepers.lose_number();
         if left != 0
@@ -135,12 +130,10 @@ pub fn set(fd: i32, desc: Option<&'static Desc>) -> Result<Option<&'static Desc>
 pub fn for_each(mut f: impl FnMut(i32, &'static Desc)) {
     let reach = REACH.load(Ordering::Acquire);
     for (index, chunk) in ROOT.iter().take(reach.div_ceil(CHUNK_FDS)).enumerate() {
-        // SAFETY: null or a chunk that is never unmapped.
-        let Some(chunk) = (unsafe { chunk.load(Ordering::Acquire).as_ref() }) else { continue };
+        let Some(chunk) = chunk.load(Ordering::Acquire) else { continue };
         let first = index * CHUNK_FDS;
         for (offset, entry) in chunk.iter().take(reach - first).enumerate() {
-            // SAFETY: as in `get`.
-            if let Some(desc) = unsafe { entry.load(Ordering::Acquire).as_ref() } {
+            if let Some(desc) = entry.load(Ordering::Acquire) {
                 f((first + offset) as i32, desc);
             }
         }
@@ -164,18 +157,17 @@ pub fn reset_after_fork() {
 }
 
 #[inline]
-fn entry(fd: i32) -> Option<&'static AtomicPtr<Desc>> {
+fn entry(fd: i32) -> Option<&'static StaticRef<Desc>> {
     // A negative fd is a huge index.
     let fd = fd as u32 as usize;
-    let chunk = ROOT.get(fd / CHUNK_FDS)?.load(Ordering::Acquire);
-    // SAFETY: null or a chunk that is never unmapped.
-    unsafe { chunk.as_ref() }.and_then(|chunk| chunk.get(fd % CHUNK_FDS))
+    ROOT.get(fd / CHUNK_FDS)?.load(Ordering::Acquire).and_then(|chunk| chunk.get(fd % CHUNK_FDS))
 }
 
-fn grow(fd: i32) -> Option<&'static AtomicPtr<Desc>> {
+fn grow(fd: i32) -> Option<&'static StaticRef<Desc>> {
     let root = ROOT.get(usize::try_from(fd).ok()? / CHUNK_FDS)?;
     let chunk = sys::map_private(size_of::<Chunk>()).ok()?.cast::<Chunk>();
-    root.store(chunk, Ordering::Release);
+    // SAFETY: a mapping of that size that stays, and zeroed: every place leads nowhere.
+    root.store(unsafe { chunk.as_ref() }, Ordering::Release);
     entry(fd)
 }
 

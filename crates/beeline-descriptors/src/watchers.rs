@@ -2,12 +2,10 @@
 //!
 //! `epoll` registers its part before it makes the first set. Without a set there is nobody to be told of anything.
 
-use core::sync::atomic::{
-    AtomicPtr,
-    Ordering::{Acquire, Release},
-};
+use core::sync::atomic::Ordering::{Acquire, Release};
 
 use crate::desc::Desc;
+use crate::static_ref::StaticRef;
 
 /// What is told of a description and a number that leads, or led, to it.
 pub struct Watchers {
@@ -26,16 +24,15 @@ pub struct Watchers {
     pub put_back: fn(i32, &'static Desc),
 }
 
-static WATCHERS: AtomicPtr<Watchers> = AtomicPtr::new(core::ptr::null_mut());
+static WATCHERS: StaticRef<Watchers> = StaticRef::none();
 
 /// From now on these are told.
 pub fn register(watchers: &'static Watchers) {
-    WATCHERS.store(core::ptr::from_ref(watchers).cast_mut(), Release);
+    WATCHERS.store(Some(watchers), Release);
 }
 
 fn all() -> Option<&'static Watchers> {
-    // SAFETY: null or a table that lives for ever.
-    unsafe { WATCHERS.load(Acquire).as_ref() }
+    WATCHERS.load(Acquire)
 }
 
 /// See [`Watchers::forget`].

@@ -35,6 +35,7 @@ pub mod process;
 pub mod reason_cell;
 pub mod signals;
 pub mod slab;
+pub mod static_ref;
 pub mod stats;
 pub mod thread;
 pub mod trial;

@@ -6,11 +6,12 @@
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use beeline_shm::sys;
 
 use crate::lock::Lock;
+use crate::static_ref::StaticRef;
 
 /// Memory mapped at a time.
 const MAPPED_BYTES: usize = 128 * 1024;
@@ -23,7 +24,7 @@ const ALIGN: usize = 128;
 /// All-zero bytes must be a valid value, and the type must be `Sync` through atomics.
 pub unsafe trait Stable: Sync + Sized + 'static {
     /// The link to the next free object; not used while the object is in use.
-    fn next_free(&self) -> &AtomicPtr<Self>;
+    fn next_free(&self) -> &StaticRef<Self>;
 
     /// Frees the object's locks, if it has any, of threads of the parent: nobody uses the object, and this is the child
     /// of a fork.
@@ -34,9 +35,9 @@ pub unsafe trait Stable: Sync + Sized + 'static {
 #[repr(align(64))]
 pub struct Slab<T: Stable> {
     lock: Lock,
-    free: AtomicPtr<T>,
-    /// The first on the free list of those that were there at the last fork, in the child of one; else null.
-    inherited: AtomicPtr<T>,
+    free: StaticRef<T>,
+    /// The first on the free list of those that were there at the last fork, in the child of one; else none.
+    inherited: StaticRef<T>,
     used: AtomicU32,
     marker: PhantomData<T>,
 }
@@ -53,8 +54,8 @@ impl<T: Stable> Slab<T> {
     pub const fn new() -> Self {
         Self {
             lock: Lock::new(),
-            free: AtomicPtr::new(core::ptr::null_mut()),
-            inherited: AtomicPtr::new(core::ptr::null_mut()),
+            free: StaticRef::none(),
+            inherited: StaticRef::none(),
             used: AtomicU32::new(0),
             marker: PhantomData,
         }
@@ -74,11 +75,9 @@ impl<T: Stable> Slab<T> {
 
     /// Takes the first of those that were given back. The lock is held.
     fn take_free(&self) -> Option<&'static T> {
-        let first = self.free.load(Ordering::Relaxed);
-        // SAFETY: null, or as all that the list holds a live object of this slab.
-        let object = unsafe { first.as_ref() }?;
+        let object = self.free.load(Ordering::Relaxed)?;
         let next = object.next_free().load(Ordering::Relaxed);
-        if self.inherited.load(Ordering::Relaxed) == first {
+        if self.inherited.leads_to(object, Ordering::Relaxed) {
             object.forget_other_threads();
             self.inherited.store(next, Ordering::Relaxed);
         }
@@ -90,7 +89,7 @@ impl<T: Stable> Slab<T> {
     pub fn give(&self, object: &'static T) {
         let _guard = self.lock.lock();
         object.next_free().store(self.free.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.free.store(core::ptr::from_ref(object).cast_mut(), Ordering::Relaxed);
+        self.free.store(Some(object), Ordering::Relaxed);
         self.used.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -98,7 +97,7 @@ impl<T: Stable> Slab<T> {
     pub fn reset_after_fork(&self) {
         self.lock.reset();
         let free = self.free.load(Ordering::Relaxed);
-        if self.inherited.load(Ordering::Relaxed) != free {
+        if self.inherited.load(Ordering::Relaxed).map(core::ptr::from_ref) != free.map(core::ptr::from_ref) {
             self.inherited.store(free, Ordering::Relaxed);
         }
     }
@@ -149,12 +148,12 @@ mod tests {
     #[derive(Default)]
     struct Object {
         lock: Lock,
-        next_free: AtomicPtr<Object>,
+        next_free: StaticRef<Object>,
     }
 
     // SAFETY: every field is an atomic for which zero is valid.
     unsafe impl Stable for Object {
-        fn next_free(&self) -> &AtomicPtr<Self> {
+        fn next_free(&self) -> &StaticRef<Self> {
             &self.next_free
         }
 

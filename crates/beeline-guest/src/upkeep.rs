@@ -5,9 +5,11 @@
 //! nothing of what there is to do. Mostly there is nothing, and then it costs one load.
 
 use core::sync::atomic::{
-    AtomicBool, AtomicPtr,
+    AtomicBool,
     Ordering::{Acquire, Relaxed, Release},
 };
+
+use crate::static_ref::StaticRef;
 
 /// What there is to do.
 pub struct Upkeep {
@@ -21,11 +23,11 @@ pub struct Upkeep {
 
 /// Whether there is anything to do, now or later.
 static ANY: AtomicBool = AtomicBool::new(false);
-static UPKEEP: AtomicPtr<Upkeep> = AtomicPtr::new(core::ptr::null_mut());
+static UPKEEP: StaticRef<Upkeep> = StaticRef::none();
 
 /// There is something to do from now on.
 pub fn begin(upkeep: &'static Upkeep) {
-    UPKEEP.store(core::ptr::from_ref(upkeep).cast_mut(), Release);
+    UPKEEP.store(Some(upkeep), Release);
     ANY.store(true, Relaxed);
 }
 
@@ -38,8 +40,7 @@ pub fn goes_on(any: bool) {
 
 #[cold]
 fn upkeep() -> Option<&'static Upkeep> {
-    // SAFETY: null or a table that lives for ever.
-    unsafe { UPKEEP.load(Acquire).as_ref() }
+    UPKEEP.load(Acquire)
 }
 
 /// See [`Upkeep::due_ns`].

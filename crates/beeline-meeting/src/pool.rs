@@ -41,7 +41,7 @@ mod sides;
 mod standing;
 
 use core::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize,
+    AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
 
@@ -54,6 +54,7 @@ use beeline_stats::tunables::option;
 use crate::fd_cell::FdCell;
 use crate::lock::Lock;
 use crate::slab::{Slab, Stable};
+use crate::static_ref::StaticRef;
 use crate::{hidden, kernel, limits, stats};
 
 pub use offer::{Offer, client_lane};
@@ -87,13 +88,13 @@ pub struct PooledLane {
     /// Identity of the memory file.
     device: AtomicU64,
     inode: AtomicU64,
-    next: AtomicPtr<PooledLane>,
-    next_free: AtomicPtr<PooledLane>,
+    next: StaticRef<PooledLane>,
+    next_free: StaticRef<PooledLane>,
 }
 
 // SAFETY: every field is an atomic for which zero is valid.
 unsafe impl Stable for PooledLane {
-    fn next_free(&self) -> &AtomicPtr<Self> {
+    fn next_free(&self) -> &StaticRef<Self> {
         &self.next_free
     }
 }
@@ -130,26 +131,25 @@ static SPARE: List = List::new();
 
 /// A list of lanes; used under [`LOCK`].
 struct List {
-    first: AtomicPtr<PooledLane>,
+    first: StaticRef<PooledLane>,
     count: AtomicU32,
 }
 
 impl List {
     const fn new() -> Self {
-        Self { first: AtomicPtr::new(core::ptr::null_mut()), count: AtomicU32::new(0) }
+        Self { first: StaticRef::none(), count: AtomicU32::new(0) }
     }
 
     fn push(&self, lane: &'static PooledLane) {
         lane.next.store(self.first.load(Relaxed), Relaxed);
-        self.first.store(core::ptr::from_ref(lane).cast_mut(), Relaxed);
+        self.first.store(Some(lane), Relaxed);
         self.count.fetch_add(1, Relaxed);
     }
 
     /// Takes out the first lane that `wanted` accepts.
     fn take(&self, mut wanted: impl FnMut(&'static PooledLane) -> bool) -> Option<&'static PooledLane> {
         let mut link = &self.first;
-        // SAFETY: links are null or lead to objects of a slab, which are never unmapped.
-        while let Some(lane) = unsafe { link.load(Relaxed).as_ref() } {
+        while let Some(lane) = link.load(Relaxed) {
             if wanted(lane) {
                 link.store(lane.next.load(Relaxed), Relaxed);
                 self.count.fetch_sub(1, Relaxed);
@@ -176,7 +176,7 @@ impl List {
 
     /// Takes out the last, which is the oldest.
     fn take_oldest(&self) -> Option<&'static PooledLane> {
-        self.take(|lane| lane.next.load(Relaxed).is_null())
+        self.take(|lane| lane.next.load(Relaxed).is_none())
     }
 
     fn is_full(&self) -> bool {
@@ -270,7 +270,7 @@ impl PooledLane {
         self.stands.clear();
         self.device.store(id.device, Relaxed);
         self.inode.store(id.inode, Relaxed);
-        self.next.store(core::ptr::null_mut(), Relaxed);
+        self.next.store(None, Relaxed);
         limits::lane_begins(memory.ring_bytes());
     }
 
@@ -393,7 +393,7 @@ fn keep_idle(list: &List, lane: &'static PooledLane, keep: bool) -> Option<&'sta
 #[unsafe(link_section = ".text.fork")]
 pub fn purge() {
     for list in [&CLIENT, &SPARE, &SERVER] {
-        if !list.first.load(Relaxed).is_null() {
+        if list.first.load(Relaxed).is_some() {
             drop_idle(list);
         }
     }
@@ -420,24 +420,23 @@ pub struct Users {
     pub release_memfds: fn() -> bool,
 }
 
-static USERS: AtomicPtr<Users> = AtomicPtr::new(core::ptr::null_mut());
+static USERS: StaticRef<Users> = StaticRef::none();
 
 /// From now on these are asked: before the first connection has its lane.
 pub fn register(users: &'static Users) {
-    USERS.store(core::ptr::from_ref(users).cast_mut(), Release);
+    USERS.store(Some(users), Release);
 }
 
 fn close_memfds() -> bool {
     let mut any = drop_idle(&CLIENT) | drop_idle(&SPARE) | sides::purge();
-    // SAFETY: null or a table that lives for ever.
-    any |= unsafe { USERS.load(Acquire).as_ref() }.is_some_and(|users| (users.release_memfds)());
+    any |= USERS.load(Acquire).is_some_and(|users| (users.release_memfds)());
     any | drop_idle(&SERVER)
 }
 
 /// Unmaps the idle lanes of a list. Returns whether there were any.
 fn drop_idle(list: &List) -> bool {
     let mut any = false;
-    while !list.first.load(Relaxed).is_null() {
+    while list.first.load(Relaxed).is_some() {
         let lane = {
             let _guard = LOCK.lock();
             list.take(|_| true)

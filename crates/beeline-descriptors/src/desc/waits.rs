@@ -29,10 +29,9 @@ impl Desc {
     }
 
     fn slot(&self) -> Option<&'static ConnectionSlot> {
-        // SAFETY: null, or a slot of this process's file, which stays mapped; a child's descriptions have none of their
-        // parent's. If the connection has just given it back, and another one has it already, it is only read or
-        // written as that one's for a moment.
-        unsafe { self.slot.load(Acquire).as_ref() }
+        // If the connection has just given it back, and another one has it already, it is only read or written as that
+        // one's for a moment.
+        self.slot.load(Acquire)
     }
 
     /// How a wait for this connection is to go at the moment.

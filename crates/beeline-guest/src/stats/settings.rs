@@ -8,7 +8,7 @@
 //!    ([`super::succession`]). A process without a file has nobody who could tell it anything.
 
 use core::sync::atomic::{
-    AtomicPtr, AtomicU64,
+    AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
 
@@ -17,6 +17,7 @@ use beeline_stats::layout::{SETTINGS_MAX, StatsHeader};
 use beeline_stats::tunables::{Key, OptionType, option};
 
 use crate::process::{self, config};
+use crate::static_ref::StaticRef;
 
 type Words = [AtomicU64; SETTINGS_MAX];
 
@@ -24,15 +25,14 @@ type Words = [AtomicU64; SETTINGS_MAX];
 #[unsafe(link_section = ".fork")]
 static KEPT: Words = [const { AtomicU64::new(0) }; SETTINGS_MAX];
 
-/// The file's header; null where there is none.
+/// The file's header, if there is one. It stays mapped until the process ends; the child of a fork forgets it before it
+/// is unmapped.
 #[unsafe(link_section = ".fork")]
-static FILE: AtomicPtr<StatsHeader> = AtomicPtr::new(core::ptr::null_mut());
+static FILE: StaticRef<StatsHeader> = StaticRef::none();
 
 #[inline]
 fn file() -> Option<&'static StatsHeader> {
-    // SAFETY: null, or a mapping that lives until the process forks or ends; the child forgets it before it is
-    // unmapped.
-    unsafe { FILE.load(Acquire).as_ref() }
+    FILE.load(Acquire)
 }
 
 #[inline]
@@ -87,7 +87,7 @@ pub(super) fn show(header: &'static StatsHeader) {
             target.store(word, Relaxed);
         }
     }
-    FILE.store(core::ptr::from_ref(header).cast_mut(), Release);
+    FILE.store(Some(header), Release);
 }
 
 /// Just before a `fork`: what the child is to go on with. The parent reads it, for whom the file's page is at hand.
@@ -103,7 +103,7 @@ pub fn keep_for_child() {
 
 /// In the child of a `fork`, which is about to leave its parent's file.
 pub(super) fn leave_file() {
-    FILE.store(core::ptr::null_mut(), Relaxed);
+    FILE.store(None, Relaxed);
 }
 
 #[cfg(test)]

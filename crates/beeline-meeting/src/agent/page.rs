@@ -7,7 +7,7 @@
 
 use beeline_wire::agent::PLACES;
 use core::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicU64,
+    AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
 use std::os::fd::OwnedFd;
@@ -18,6 +18,7 @@ use beeline_shm::sys::call;
 
 use super::host;
 use crate::lock::Lock;
+use crate::static_ref::StaticRef;
 use crate::{Errno, kernel};
 
 const PAGE_BYTES: usize = 4096;
@@ -150,8 +151,8 @@ fn map(file: i32, protection: i32, place: usize) -> Result<&'static Words, Errno
     Ok(unsafe { &*(address as *const Words) })
 }
 
-/// Where this process has mapped the page that it found last; null for nowhere.
-static SEEN: AtomicPtr<Words> = AtomicPtr::new(core::ptr::null_mut());
+/// The page that this process has found last, and mapped.
+static SEEN: StaticRef<Words> = StaticRef::none();
 /// The inode of its memory.
 static INODE: AtomicU64 = AtomicU64::new(0);
 /// Guards both against another thread that takes a page.
@@ -159,8 +160,7 @@ static INODE: AtomicU64 = AtomicU64::new(0);
 static LOCK: Lock = Lock::new();
 
 fn words() -> Option<&'static Words> {
-    // SAFETY: null, or a page that stays mapped.
-    unsafe { SEEN.load(Acquire).as_ref() }
+    SEEN.load(Acquire)
 }
 
 /// Whether the agent has shown itself within this time. Without a page it has not.
@@ -187,12 +187,12 @@ pub fn tells_of(place: u32) -> bool {
 pub(super) fn take(file: i32) {
     let Ok(id) = memfd::check_published(file, PAGE_BYTES) else { return };
     let _guard = LOCK.lock();
-    let old = SEEN.load(Relaxed) as usize;
+    let old = SEEN.load(Relaxed).map_or(0, |words| core::ptr::from_ref(words) as usize);
     if old != 0 && INODE.load(Relaxed) == id.inode {
         return;
     }
     if let Ok(words) = map(file, libc::PROT_READ, old) {
-        SEEN.store(core::ptr::from_ref(words).cast_mut(), Release);
+        SEEN.store(Some(words), Release);
         INODE.store(id.inode, Relaxed);
     }
 }
@@ -237,12 +237,12 @@ mod tests {
         first.add(8);
         first.end();
         assert!(!fresh());
-        let address = SEEN.load(Relaxed);
+        let address = SEEN.load(Relaxed).map(core::ptr::from_ref);
         first.beat();
         assert!(fresh());
         let mut second = Page::create().unwrap();
         taken(&second);
-        assert_eq!(SEEN.load(Relaxed), address);
+        assert_eq!(SEEN.load(Relaxed).map(core::ptr::from_ref), address);
         assert!(fresh() && !tells_of(8));
         second.add(1);
         assert!(tells_of(1));

@@ -178,7 +178,7 @@ impl Standing {
 /// Whether a client's lane is idle. Without one none stands.
 #[must_use]
 pub fn any_idle() -> bool {
-    !CLIENT.first.load(Acquire).is_null()
+    CLIENT.first.load(Acquire).is_some()
 }
 
 /// Gives up what was kept of a connection of this name whose port the program had bound: it binds it again, and is in

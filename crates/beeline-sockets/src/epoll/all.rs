@@ -1,36 +1,35 @@
 //! All sets of the process, and who is in which.
 
-use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use super::set::{Entry, Set};
 use crate::desc::Desc;
 use crate::lock::Lock;
+use crate::static_ref::StaticRef;
 use crate::table;
 
 /// All sets in use, linked through `next_set`.
 #[unsafe(link_section = ".fork.locked")]
-static ALL: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
+static ALL: StaticRef<Set> = StaticRef::none();
 
 #[unsafe(link_section = ".fork.locked")]
 static ALL_LOCK: Lock = Lock::new();
 
 /// Whether the process has a set.
 pub(super) fn is_any() -> bool {
-    !ALL.load(Relaxed).is_null()
+    ALL.load(Relaxed).is_some()
 }
 
 /// Calls `f` with every set of the process.
 pub(super) fn every_set(mut f: impl FnMut(i32, &'static Set)) {
     let _all = ALL_LOCK.lock();
-    // SAFETY: linked sets are objects of a slab, which are never unmapped.
-    let mut next: Option<&'static Set> = unsafe { ALL.load(Relaxed).as_ref() };
+    let mut next = ALL.load(Relaxed);
     while let Some(set) = next {
         let _guard = set.lock.lock();
         if let Some(owner) = set.owner() {
             f(owner.fd.load(Relaxed), set);
         }
-        // SAFETY: as above.
-        next = unsafe { set.next_set.load(Relaxed).as_ref() };
+        next = set.next_set.load(Relaxed);
     }
 }
 
@@ -73,17 +72,12 @@ pub(super) fn entries_of(fd: i32, desc: &'static Desc, mut f: impl FnMut(i32, &'
 pub(super) fn unlink(set: &'static Set) {
     let _guard = ALL_LOCK.lock();
     let mut link = &ALL;
-    loop {
-        let next = link.load(Relaxed);
-        if next.is_null() {
-            return;
-        }
+    while let Some(next) = link.load(Relaxed) {
         if core::ptr::eq(next, set) {
             link.store(set.next_set.load(Relaxed), Relaxed);
             return;
         }
-        // SAFETY: linked sets are objects of a slab, which are never unmapped.
-        link = unsafe { &(*next).next_set };
+        link = &next.next_set;
     }
 }
 
@@ -91,14 +85,13 @@ pub(super) fn unlink(set: &'static Set) {
 pub(super) fn link(set: &'static Set) {
     let _guard = ALL_LOCK.lock();
     set.next_set.store(ALL.load(Relaxed), Relaxed);
-    ALL.store(core::ptr::from_ref(set).cast_mut(), Relaxed);
+    ALL.store(Some(set), Relaxed);
 }
 
 /// In the child of a `fork`: sets on which other threads were at work are made whole.
 pub(super) fn reset_after_fork() {
     ALL_LOCK.reset();
-    // SAFETY: as in `unlink`; the child has one thread.
-    let mut next = unsafe { ALL.load(Relaxed).as_ref() };
+    let mut next = ALL.load(Relaxed);
     let mut torn = false;
     while let Some(set) = next {
         if set.lock.reset() {
@@ -108,8 +101,7 @@ pub(super) fn reset_after_fork() {
         if set.sleepers.load(Relaxed) != 0 {
             set.sleepers.store(0, Relaxed);
         }
-        // SAFETY: as above.
-        next = unsafe { set.next_set.load(Relaxed).as_ref() };
+        next = set.next_set.load(Relaxed);
     }
     if torn {
         table::for_each(|_, desc| desc.entries.store(0, Relaxed));

@@ -21,9 +21,7 @@ mod marks;
 mod parked;
 mod registered;
 
-use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed,
-};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use beeline_shm::sys;
 
@@ -31,6 +29,7 @@ use crate::desc::{Desc, Kind};
 use crate::hidden::FDS;
 use crate::lock::Lock;
 use crate::slab::{Slab, Stable};
+use crate::static_ref::StaticRef;
 use crate::table;
 use crate::wait::{Budget, Mode, SpinState};
 
@@ -126,19 +125,19 @@ pub struct Set {
     /// Members that are named the same sleep.
     pub company: Company,
     buckets: [AtomicI32; BUCKETS],
-    chunks: [AtomicPtr<Chunk>; CHUNKS],
+    chunks: [StaticRef<Chunk>; CHUNKS],
     /// One more than the last chunk of numbers that was ever made: those who go through the set look no further, but at
     /// the ghosts. A new set touches no page of all the others then.
     reach: AtomicUsize,
-    owner: AtomicPtr<Desc>,
-    next_free: AtomicPtr<Set>,
+    owner: StaticRef<Desc>,
+    next_free: StaticRef<Set>,
     /// Next of all sets in use.
-    pub next_set: AtomicPtr<Set>,
+    pub next_set: StaticRef<Set>,
 }
 
 // SAFETY: all fields are atomics for which zero is valid.
 unsafe impl Stable for Set {
-    fn next_free(&self) -> &AtomicPtr<Self> {
+    fn next_free(&self) -> &StaticRef<Self> {
         &self.next_free
     }
 
@@ -154,7 +153,7 @@ pub static SETS: Slab<Set> = Slab::new();
 impl Set {
     /// Makes a set from the slab empty.
     pub fn begin(&self, owner: &'static Desc, inheritable: bool) {
-        self.owner.store(core::ptr::from_ref(owner).cast_mut(), Relaxed);
+        self.owner.store(Some(owner), Relaxed);
         self.for_each_entry(|_, entry| entry.used.store(false, Relaxed));
         self.sleepers.store(0, Relaxed);
         self.troubled.store(false, Relaxed);
@@ -221,8 +220,7 @@ impl Set {
 
     /// The description that stands for the set.
     pub fn owner(&self) -> Option<&'static Desc> {
-        // SAFETY: null or an object of a slab, which is never unmapped.
-        unsafe { self.owner.load(Relaxed).as_ref() }
+        self.owner.load(Relaxed)
     }
 
     /// The entry of `fd`, if it is in use.
@@ -233,9 +231,7 @@ impl Set {
     /// The place of `fd`, if its chunk exists.
     fn place(&self, fd: i32) -> Option<&Entry> {
         let fd = usize::try_from(fd).ok()?;
-        // SAFETY: null or a chunk that is never unmapped.
-        let chunk = unsafe { self.chunks.get(fd / CHUNK_FDS)?.load(Relaxed).as_ref() }?;
-        chunk.get(fd % CHUNK_FDS)
+        self.chunks.get(fd / CHUNK_FDS)?.load(Relaxed)?.get(fd % CHUNK_FDS)
     }
 
     /// Adds `fd`. `None` without memory.
@@ -243,7 +239,9 @@ impl Set {
         if self.place(fd).is_none() {
             let index = usize::try_from(fd).ok()? / CHUNK_FDS;
             let room = self.chunks.get(index)?;
-            room.store(sys::map_private(size_of::<Chunk>()).ok()?.cast::<Chunk>(), Relaxed);
+            let chunk = sys::map_private(size_of::<Chunk>()).ok()?.cast::<Chunk>();
+            // SAFETY: a mapping of that size that stays, and zeroed, which is valid for every field of an entry.
+            room.store(unsafe { chunk.as_ref() }, Relaxed);
             if index < GHOSTS {
                 self.reach.store(self.reach.load(Relaxed).max(index + 1), Relaxed);
             }
@@ -260,7 +258,7 @@ impl Set {
         let added = self.additions.load(Relaxed).wrapping_add(1);
         self.additions.store(added, Relaxed);
         entry.added.store(added, Relaxed);
-        entry.desc.store(desc.map_or(core::ptr::null_mut(), |desc| core::ptr::from_ref(desc).cast_mut()), Relaxed);
+        entry.desc.store(desc, Relaxed);
         entry.used.store(true, Relaxed);
         entry.renew(events, data);
         self.chain_in(fd, entry);
@@ -353,8 +351,7 @@ impl Set {
     fn for_each_place(&self, mut f: impl FnMut(i32, &Entry)) {
         for index in (0..self.reach.load(Relaxed)).chain([GHOSTS]) {
             let Some(chunk) = self.chunks.get(index) else { continue };
-            // SAFETY: null or a chunk that is never unmapped.
-            let Some(chunk) = (unsafe { chunk.load(Relaxed).as_ref() }) else { continue };
+            let Some(chunk) = chunk.load(Relaxed) else { continue };
             for (offset, entry) in chunk.iter().enumerate() {
                 f((index * CHUNK_FDS + offset) as i32, entry);
             }

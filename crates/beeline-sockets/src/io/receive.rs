@@ -276,8 +276,7 @@ pub(super) fn account(desc: &Desc, side: &SideState, bytes: usize) {
         return;
     }
     desc.pace.found_some();
-    // SAFETY: null, or a slot of the mapped statistics file, which stays mapped.
-    if let Some(slot) = unsafe { desc.slot.load(Relaxed).as_ref() } {
+    if let Some(slot) = desc.slot.load(Relaxed) {
         slot.rx_bytes.store(slot.rx_bytes.load(Relaxed).wrapping_add(bytes as u64), Relaxed);
         slot.rx_bells.store(u64::from(side.rx.bells()), Relaxed);
     }

@@ -205,8 +205,7 @@ fn send_parts<'a>(
 
 #[inline(always)]
 pub(super) fn account(desc: &Desc, side: &SideState, bytes: u32) {
-    // SAFETY: null, or a slot of the mapped statistics file, which stays mapped.
-    if let Some(slot) = unsafe { desc.slot.load(Relaxed).as_ref() } {
+    if let Some(slot) = desc.slot.load(Relaxed) {
         slot.tx_bytes.store(slot.tx_bytes.load(Relaxed).wrapping_add(u64::from(bytes)), Relaxed);
         slot.tx_bells.store(u64::from(side.tx.bells()), Relaxed);
     }

@@ -218,8 +218,8 @@ pub fn around_fork_child() {
         if desc.counted_by.load(Relaxed) != 0 {
             desc.counted_by.store(0, Relaxed);
         }
-        if !desc.slot.load(Relaxed).is_null() {
-            desc.slot.store(core::ptr::null_mut(), Relaxed);
+        if desc.slot.load(Relaxed).is_some() {
+            desc.slot.store(None, Relaxed);
         }
         if desc.is_lane() && desc.fd.load(Relaxed) == fd {
             desc.side().join(process::owner());

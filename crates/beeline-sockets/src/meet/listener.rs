@@ -35,6 +35,7 @@ use crate::operations::FurtherFds;
 use crate::reason_cell::ReasonCell;
 use crate::side::Address;
 use crate::slab::{Slab, Stable};
+use crate::static_ref::StaticRef;
 use crate::{process, stats, table};
 
 /// What the processes that share a listener agree on.
@@ -114,12 +115,12 @@ pub struct Listener {
     pub(super) share: AtomicPtr<Share>,
     pub(super) lobby: Lobby,
     pub(super) seats: Seats,
-    next_free: AtomicPtr<Listener>,
+    next_free: StaticRef<Listener>,
 }
 
 // SAFETY: every field is an atomic or consists of atomics for which zero is valid.
 unsafe impl Stable for Listener {
-    fn next_free(&self) -> &AtomicPtr<Self> {
+    fn next_free(&self) -> &StaticRef<Self> {
         &self.next_free
     }
 

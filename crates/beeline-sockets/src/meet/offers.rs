@@ -27,7 +27,7 @@
 //! The list has a lock of its own, which is innermost. An end is taken out of it before its lane is unmapped.
 
 use core::sync::atomic::{
-    AtomicPtr, AtomicU64,
+    AtomicU64,
     Ordering::{AcqRel, Relaxed},
 };
 
@@ -37,6 +37,7 @@ use super::{late, lookup, watched};
 use crate::desc::{Desc, Pin};
 use crate::lock::Lock;
 use crate::side::state;
+use crate::static_ref::StaticRef;
 use crate::upkeep::{self, Upkeep};
 use crate::{changing, guards, kernel, table, thread};
 
@@ -62,7 +63,7 @@ const LEAVE_PAUSE_NS: i64 = 40_000;
 #[unsafe(link_section = ".fork.locked")]
 static LOCK: Lock = Lock::new();
 #[unsafe(link_section = ".fork.locked")]
-static FIRST: AtomicPtr<Desc> = AtomicPtr::new(core::ptr::null_mut());
+static FIRST: StaticRef<Desc> = StaticRef::none();
 /// When the first of them is due.
 #[unsafe(link_section = ".fork.locked")]
 static DUE_NS: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -82,7 +83,7 @@ pub(crate) fn add(desc: &'static Desc) {
     desc.offered_ns.store(now_ns, Relaxed);
     desc.offered_until_ns.store(until, Relaxed);
     desc.next_offer.store(FIRST.load(Relaxed), Relaxed);
-    FIRST.store(core::ptr::from_ref(desc).cast_mut(), Relaxed);
+    FIRST.store(Some(desc), Relaxed);
     DUE_NS.fetch_min(until, Relaxed);
     upkeep::begin(&UPKEEP);
 }
@@ -102,9 +103,7 @@ pub(crate) fn remove(desc: &Desc) {
 fn retain(mut wanted: impl FnMut(&'static Desc) -> bool) {
     let mut due = u64::MAX;
     let mut link = &FIRST;
-    // SAFETY: links are null or lead to objects of a slab, which are never unmapped.
-    while let Some(desc) = unsafe { link.load(Relaxed).as_ref() } {
-        let desc: &'static Desc = desc;
+    while let Some(desc) = link.load(Relaxed) {
         if wanted(desc) {
             due = due.min(desc.offered_until_ns.load(Relaxed));
             link = &desc.next_offer;
@@ -114,14 +113,12 @@ fn retain(mut wanted: impl FnMut(&'static Desc) -> bool) {
         }
     }
     DUE_NS.store(due, Relaxed);
-    upkeep::goes_on(!FIRST.load(Relaxed).is_null());
+    upkeep::goes_on(FIRST.load(Relaxed).is_some());
 }
 
 /// Until when a wait of this process may sleep without a look at its offers.
 fn due_ns() -> Option<u64> {
-    if FIRST.load(Relaxed).is_null() {
-        return None;
-    }
+    FIRST.load(Relaxed)?;
     // What was taken meanwhile shall cost no wake-up.
     let _guard = LOCK.lock();
     retain(|desc| !is_settled(desc));
@@ -150,7 +147,7 @@ fn note_taken(desc: &Desc) {
 
 /// Withdraws what is due. No lock may be held. Whether there was anything.
 fn look_after() -> bool {
-    if FIRST.load(Relaxed).is_null() || is_at_work() {
+    if FIRST.load(Relaxed).is_none() || is_at_work() {
         return false;
     }
     drop_settled();
@@ -162,14 +159,13 @@ fn look_after() -> bool {
 /// would have been due. Not those behind one that is not: a thousand would be gone through again and again.
 fn drop_settled() {
     let _guard = LOCK.lock();
-    // SAFETY: null, or an object of a slab, which is never unmapped.
-    while let Some(first) = unsafe { FIRST.load(Relaxed).as_ref() }
+    while let Some(first) = FIRST.load(Relaxed)
         && is_settled(first)
     {
         FIRST.store(first.next_offer.load(Relaxed), Relaxed);
         first.offered_until_ns.store(0, Relaxed);
     }
-    if FIRST.load(Relaxed).is_null() {
+    if FIRST.load(Relaxed).is_none() {
         DUE_NS.store(u64::MAX, Relaxed);
         upkeep::goes_on(false);
     }
@@ -258,7 +254,7 @@ fn door_of(desc: &Desc) -> Option<u64> {
 /// Whether an offer of this process lies at that listener's door.
 pub(super) fn any_at(cookie: u64) -> bool {
     let mut any = false;
-    if !FIRST.load(Relaxed).is_null() {
+    if FIRST.load(Relaxed).is_some() {
         let _guard = LOCK.lock();
         retain(|desc| {
             any = any || door_of(desc) == Some(cookie);
@@ -271,7 +267,7 @@ pub(super) fn any_at(cookie: u64) -> bool {
 /// Whether an offer of this thread lies at that listener's door itself: one that came with a hello.
 pub(super) fn any_at_door(cookie: u64) -> bool {
     let mut any = false;
-    if !FIRST.load(Relaxed).is_null() {
+    if FIRST.load(Relaxed).is_some() {
         let _guard = LOCK.lock();
         retain(|desc| {
             let by_door = desc.pooled().is_some_and(|lane| lane.stands.was_said_by(thread::identity()));
@@ -327,7 +323,7 @@ pub(crate) fn before_fork() {
 /// Before the process, or its program, ends. A child of a fork comes by here, and mostly has none.
 #[inline(always)]
 pub(crate) fn before_end() {
-    if !FIRST.load(Relaxed).is_null() {
+    if FIRST.load(Relaxed).is_some() {
         settle_all(LEAVE_NS, |_| true);
     }
 }
@@ -348,7 +344,7 @@ pub(crate) fn changing_to_share() -> changing::Changing {
 
 /// Whether other threads take ends to TCP.
 fn are_on_their_way() -> bool {
-    !FIRST.load(Relaxed).is_null() && !is_at_work() && late::is_any_leaving()
+    FIRST.load(Relaxed).is_some() && !is_at_work() && late::is_any_leaving()
 }
 
 /// Lets other threads finish what they withdraw, as far as that does not take unduly long.
@@ -361,7 +357,7 @@ fn await_others() {
 
 /// Lets the offers that `leave` accepts be taken, or takes them to TCP.
 fn settle_all(patience_ns: u64, leave: fn(&'static Desc) -> bool) {
-    if FIRST.load(Relaxed).is_null() {
+    if FIRST.load(Relaxed).is_none() {
         return;
     }
     let until = kernel::now_ns().saturating_add(patience_ns);
@@ -404,8 +400,8 @@ fn withdraw_all(leave: fn(&'static Desc) -> bool) {
 /// In the child of a `fork`: the offers are the parent's.
 pub(super) fn reset_after_fork() {
     LOCK.reset();
-    if !FIRST.load(Relaxed).is_null() {
-        FIRST.store(core::ptr::null_mut(), Relaxed);
+    if FIRST.load(Relaxed).is_some() {
+        FIRST.store(None, Relaxed);
     }
     if DUE_NS.load(Relaxed) != u64::MAX {
         DUE_NS.store(u64::MAX, Relaxed);

@@ -1,10 +1,11 @@
 //! One watched fd.
 
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::super::events::{EPOLLIN, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM};
 use super::{Companion, FaultCell, Heat, Registered, Seen};
 use crate::desc::Desc;
+use crate::static_ref::StaticRef;
 
 /// One watched fd. Changed only under the set's lock.
 #[derive(Default)]
@@ -28,8 +29,8 @@ pub struct Entry {
     pub data: AtomicU64,
     /// What was reported of it.
     pub seen: Seen,
-    /// What the fd leads to; null for fds that are the kernel's alone.
-    pub desc: AtomicPtr<Desc>,
+    /// What the fd leads to; nowhere for fds that are the kernel's alone.
+    pub desc: StaticRef<Desc>,
     /// The call that reported the entry last.
     pub call: AtomicU32,
     /// The number of its addition to the set.
@@ -56,8 +57,7 @@ impl Entry {
 
     /// What the fd leads to.
     pub fn desc(&self) -> Option<&'static Desc> {
-        // SAFETY: null or an object of a slab, which is never unmapped.
-        unsafe { self.desc.load(Relaxed).as_ref() }
+        self.desc.load(Relaxed)
     }
 
     pub(super) fn renew(&self, events: u32, data: u64) {

@@ -1,7 +1,7 @@
 //! Ends that a server keeps for their clients' next connections: [`super::super::standing`] has the rules.
 
 use core::sync::atomic::{
-    AtomicPtr, AtomicU32,
+    AtomicU32,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
@@ -12,6 +12,7 @@ use beeline_wire::Endpoint;
 use crate::kernel;
 use crate::meet::hello_io::{self, Waiting};
 use crate::meet::pool::{self, PooledLane};
+use crate::static_ref::StaticRef;
 
 /// A hello that was said again.
 #[derive(Clone, Copy)]
@@ -28,13 +29,12 @@ pub(super) const ENDS_MAX: usize = 32;
 #[derive(Default)]
 #[repr(C)]
 pub(in crate::meet) struct End {
-    lane: AtomicPtr<PooledLane>,
+    lane: StaticRef<PooledLane>,
 }
 
 impl End {
     fn lane(&self) -> Option<&'static PooledLane> {
-        // SAFETY: null, or an object of a slab, which is never unmapped.
-        unsafe { self.lane.load(Acquire).as_ref() }
+        self.lane.load(Acquire)
     }
 
     pub(super) fn anchor(&self) -> Option<i32> {
@@ -73,7 +73,7 @@ pub(in crate::meet) struct Ends {
 impl Ends {
     pub(super) fn begin(&self) {
         self.count.store(0, Relaxed);
-        self.places.iter().for_each(|place| place.lane.store(core::ptr::null_mut(), Relaxed));
+        self.places.iter().for_each(|place| place.lane.store(None, Relaxed));
     }
 
     /// In the child of a `fork`: another thread may have been about to count one.
@@ -116,7 +116,7 @@ impl Ends {
         if kernel::epoll_ctl(set, libc::EPOLL_CTL_ADD, anchor, Some(event)).is_err() {
             return false;
         }
-        place.lane.store(core::ptr::from_ref(lane).cast_mut(), Release);
+        place.lane.store(Some(lane), Release);
         self.count.fetch_add(1, AcqRel);
         true
     }
@@ -219,7 +219,7 @@ impl Ends {
         if let (Some(set), Some(anchor)) = (set, end.anchor()) {
             let _ = kernel::epoll_ctl(set, libc::EPOLL_CTL_DEL, anchor, None);
         }
-        end.lane.store(core::ptr::null_mut(), Release);
+        end.lane.store(None, Release);
         self.count.fetch_sub(1, AcqRel);
     }
 }
