@@ -1,6 +1,7 @@
 //! libc's own functions behind the names we export.
 
 use core::ffi::{CStr, c_char, c_void};
+use core::marker::PhantomData;
 use core::sync::atomic::{
     AtomicPtr, AtomicU32,
     Ordering::{Acquire, Relaxed, Release},
@@ -56,6 +57,31 @@ impl Real {
     }
 }
 
+/// A function of libc whose type is known: `F`, a pointer to such a function.
+pub struct Function<F> {
+    pub real: Real,
+    marker: PhantomData<F>,
+}
+
+impl<F: Copy> Function<F> {
+    /// The function called `name`.
+    ///
+    /// # Safety
+    /// Its type must be `F`.
+    pub const unsafe fn new(name: &'static CStr) -> Self {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        Self { real: Real::new(name), marker: PhantomData }
+    }
+
+    /// The function; none if this libc has no such function.
+    #[inline]
+    pub fn get(&self) -> Option<F> {
+        let address = self.real.address();
+        // SAFETY: a function of this type, as whoever made this guarantees.
+        if address.is_null() { None } else { Some(unsafe { core::mem::transmute_copy(&address) }) }
+    }
+}
+
 /// libc's `dlsym`: this library exports one, too.
 #[cold]
 fn look_up_function() -> *mut c_void {
@@ -97,33 +123,49 @@ pub fn fail(errno: i32) -> isize {
     -1
 }
 
-/// Makes the functions of a table, and `reals`, where libc's own are.
+/// Makes `reals`, where libc's own functions of these names and types are, and `REALS`, the list of them.
+macro_rules! reals {
+    ($( fn $name:ident $arguments:tt -> $result:ty; )*) => {
+        #[allow(non_upper_case_globals)]
+        pub mod reals {
+            use super::*;
+
+            $(
+                pub static $name: $crate::real::Function<$crate::real::function!($arguments -> $result)> =
+                    // SAFETY: libc's function of this name has this type.
+                    unsafe { $crate::real::Function::new($crate::real::c_name!($name)) };
+            )*
+        }
+
+        /// libc's functions behind this table.
+        pub static REALS: &[&$crate::real::Real] = &[$( &reals::$name.real, )*];
+    };
+}
+
+/// The type of a pointer to such a function.
+macro_rules! function {
+    (($($argument:ident: $type:ty),*) -> $result:ty) => { unsafe extern "C" fn($($type),*) -> $result };
+}
+
+macro_rules! c_name {
+    ($name:ident) => {
+        match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+            Ok(name) => name,
+            Err(_) => c"",
+        }
+    };
+}
+
+/// Makes the functions of a table, and what [`reals`] makes of them.
 ///
 /// `fn name | alias: (arguments) -> result [fd] => outcome;`: `[fd]` names the argument that must not be an
 /// anchor if the kernel is to get the call; `[]` if there is none. What stands after `at_once` is tried before, and is
 /// all that happens unless it says 0: what is common takes no registers for what is not.
 macro_rules! hooks {
     ($( fn $($name:ident)|+: $arguments:tt -> $result:tt $guard:tt => $outcome:expr; )*) => {
-        #[allow(non_upper_case_globals)]
-        mod reals {
-            $($( pub static $name: $crate::real::Real = $crate::real::real_named!($name); )+)*
-        }
-
-        /// libc's functions behind this table.
-        pub static REALS: &[&$crate::real::Real] = &[$($( &reals::$name, )+)*];
+        $crate::real::reals! { $($( fn $name $arguments -> $result; )+)* }
 
         $($( $crate::real::hook! { $name $arguments $result, $guard, $outcome } )+)*
-    };
-}
-
-macro_rules! real_named {
-    ($name:ident) => {
-        $crate::real::Real::new(
-            match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                Ok(name) => name,
-                Err(_) => c"",
-            },
-        )
     };
 }
 
@@ -160,13 +202,9 @@ macro_rules! hook {
                             return $crate::real::fail(errno.0) as $result;
                         }
                     )?
-                    let real = reals::$name.address();
-                    if real.is_null() {
+                    let Some(real) = reals::$name.get() else {
                         return $crate::real::fail(libc::ENOSYS) as $result;
-                    }
-                    let real: unsafe extern "C" fn($($type),*) -> $result =
-                        // SAFETY: libc's function of this name has this type.
-                        unsafe { core::mem::transmute(real) };
+                    };
                     // SAFETY: the app's arguments, passed on.
                     unsafe { real($($argument),*) }
                 }
@@ -175,4 +213,4 @@ macro_rules! hook {
     };
 }
 
-pub(crate) use {hook, hooks, real_named};
+pub(crate) use {c_name, function, hook, hooks, reals};

@@ -32,22 +32,14 @@ unsafe fn any_message(messages: *const mmsghdr, count: c_uint, is_such: impl Fn(
         })
 }
 
-type SendMessage = unsafe extern "C" fn(c_int, *const msghdr, c_int) -> isize;
-type ReceiveMessage = unsafe extern "C" fn(c_int, *mut msghdr, c_int) -> isize;
-
 /// libc's `recvmsg` on what is no lane, for a message that may bring connections.
 ///
 /// # Safety
 /// As for recvmsg(2).
 unsafe fn receive_rights(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome {
-    let real = reals::recvmsg.address();
-    if real.is_null() || life::refusal(fd).is_some() {
-        return Outcome::Kernel;
-    }
-    // SAFETY: libc's function of this name has this type.
-    let real: ReceiveMessage = unsafe { core::mem::transmute(real) };
+    let Some(recvmsg) = reals::recvmsg.get().filter(|_| life::refusal(fd).is_none()) else { return Outcome::Kernel };
     // SAFETY: the app's arguments, passed on. A failure has set errno.
-    unsafe { life::receive(fd, message, flags, |message| real(fd, message, flags)) }
+    unsafe { life::receive(fd, message, flags, |message| recvmsg(fd, message, flags)) }
         .map_or(Outcome::Kernel, Outcome::Done)
 }
 
@@ -113,14 +105,9 @@ unsafe fn receive_many_rights(
 /// # Safety
 /// As for sendmsg(2).
 unsafe fn send_rights(fd: c_int, message: *const msghdr, flags: c_int) -> Outcome {
-    let real = reals::sendmsg.address();
-    if real.is_null() || life::refusal(fd).is_some() {
-        return Outcome::Kernel;
-    }
-    // SAFETY: libc's function of this name has this type.
-    let real: SendMessage = unsafe { core::mem::transmute(real) };
+    let Some(sendmsg) = reals::sendmsg.get().filter(|_| life::refusal(fd).is_none()) else { return Outcome::Kernel };
     // SAFETY: the app's arguments, passed on. A failure has set errno.
-    unsafe { life::send(fd, message, |message| real(fd, message, flags)) }.map_or(Outcome::Kernel, Outcome::Done)
+    unsafe { life::send(fd, message, |message| sendmsg(fd, message, flags)) }.map_or(Outcome::Kernel, Outcome::Done)
 }
 
 /// libc's `sendmmsg`, likewise: one message after the other, as the kernel does it.

@@ -39,20 +39,18 @@ pub unsafe fn note_environment(count: c_int, arguments: List, list: List) {
     }
 }
 
-/// Calls libc's function of a name with these arguments.
+/// Calls libc's function of a name with these arguments; `$failure` if there is none.
 macro_rules! real {
-    ($name:ident($($argument:expr => $type:ty),*) -> $result:ty, or $failure:expr) => {{
-        let real = reals::$name.address();
-        if real.is_null() {
-            crate::real::fail(libc::ENOSYS);
-            $failure
-        } else {
-            // SAFETY: libc's function of this name has this type.
-            let real: unsafe extern "C" fn($($type),*) -> $result = unsafe { core::mem::transmute(real) };
+    ($name:ident($($argument:expr),*), or $failure:expr) => {
+        match reals::$name.get() {
             // SAFETY: the app's arguments, passed on.
-            unsafe { real($($argument),*) }
+            Some(real) => unsafe { real($($argument),*) },
+            None => {
+                crate::real::fail(libc::ENOSYS);
+                $failure
+            }
         }
-    }};
+    };
 }
 
 /// Looks at the program that a call names.
@@ -136,33 +134,33 @@ unsafe fn spawn(image: Image, list: List, spawn: impl Fn(List) -> c_int) -> Outc
 
 hooks! {
     fn execve: (path: Text, arguments: List, list: List) -> c_int [] =>
-        become_program(look(path, at_working_directory), list, |list| real!(execve(path => Text, arguments => List, list => List) -> c_int, or -1));
+        become_program(look(path, at_working_directory), list, |list| real!(execve(path, arguments, list), or -1));
 
     fn execv: (path: Text, arguments: List) -> c_int [] =>
-        become_program(look(path, at_working_directory), environ, |list| real!(execve(path => Text, arguments => List, list => List) -> c_int, or -1));
+        become_program(look(path, at_working_directory), environ, |list| real!(execve(path, arguments, list), or -1));
 
     fn execvp: (file: Text, arguments: List) -> c_int [] =>
-        become_program(look(file, in_path), environ, |list| real!(execvpe(file => Text, arguments => List, list => List) -> c_int, or -1));
+        become_program(look(file, in_path), environ, |list| real!(execvpe(file, arguments, list), or -1));
 
     fn execvpe: (file: Text, arguments: List, list: List) -> c_int [] =>
-        become_program(look(file, in_path), list, |list| real!(execvpe(file => Text, arguments => List, list => List) -> c_int, or -1));
+        become_program(look(file, in_path), list, |list| real!(execvpe(file, arguments, list), or -1));
 
     fn fexecve: (fd: c_int, arguments: List, list: List) -> c_int [] =>
-        become_program(life::look(Program::Open(fd)), list, |list| real!(fexecve(fd => c_int, arguments => List, list => List) -> c_int, or -1));
+        become_program(life::look(Program::Open(fd)), list, |list| real!(fexecve(fd, arguments, list), or -1));
 
     fn execveat: (directory: c_int, path: Text, arguments: List, list: List, flags: c_int) -> c_int [] =>
         become_program(look_at(directory, path, flags), list, |list| {
-            real!(execveat(directory => c_int, path => Text, arguments => List, list => List, flags => c_int) -> c_int, or -1)
+            real!(execveat(directory, path, arguments, list, flags), or -1)
         });
 
     fn posix_spawn: (pid: *mut pid_t, path: Text, actions: *const c_void, attributes: *const c_void, arguments: List, list: List) -> c_int [] =>
         spawn(look(path, at_working_directory), list, |list| {
-            real!(posix_spawn(pid => *mut pid_t, path => Text, actions => *const c_void, attributes => *const c_void, arguments => List, list => List) -> c_int, or libc::ENOSYS)
+            real!(posix_spawn(pid, path, actions, attributes, arguments, list), or libc::ENOSYS)
         });
 
     fn posix_spawnp: (pid: *mut pid_t, file: Text, actions: *const c_void, attributes: *const c_void, arguments: List, list: List) -> c_int [] =>
         spawn(look(file, in_path), list, |list| {
-            real!(posix_spawnp(pid => *mut pid_t, file => Text, actions => *const c_void, attributes => *const c_void, arguments => List, list => List) -> c_int, or libc::ENOSYS)
+            real!(posix_spawnp(pid, file, actions, attributes, arguments, list), or libc::ENOSYS)
         });
 
     fn posix_spawn_file_actions_adddup2: (actions: *mut c_void, fd: c_int, to: c_int) -> c_int [] => {

@@ -8,25 +8,24 @@ use core::sync::atomic::AtomicPtr;
 use beeline_sockets::life;
 use libc::{c_int, c_void, pid_t};
 
-use crate::real::Real;
+use crate::real::{Function, Real, fail, reals};
 
-/// libc's functions behind this table.
-pub static REALS: &[&Real] = &[&EXIT, &EXIT_C99, &FORK, &FORK_ONLY];
+reals! {
+    fn _exit(status: c_int) -> !;
+    fn _Exit(status: c_int) -> !;
+    fn fork() -> pid_t;
+    fn _Fork() -> pid_t;
+}
 
-pub(super) static EXIT: Real = crate::real::real_named!(_exit);
-static EXIT_C99: Real = crate::real::real_named!(_Exit);
-static FORK: Real = crate::real::real_named!(fork);
-static FORK_ONLY: Real = crate::real::real_named!(_Fork);
+type Exit = unsafe extern "C" fn(c_int) -> !;
+type Fork = unsafe extern "C" fn() -> pid_t;
 
-pub(super) unsafe fn leave(real: &Real, status: c_int) -> ! {
+pub(super) unsafe fn leave(exit: &Function<Exit>, status: c_int) -> ! {
     life::leave();
     beeline_sockets::stats::remove_file();
-    let real = real.address();
-    if !real.is_null() {
-        // SAFETY: libc's function of this name has this type.
-        let real: unsafe extern "C" fn(c_int) -> ! = unsafe { core::mem::transmute(real) };
+    if let Some(exit) = exit.get() {
         // SAFETY: a plain number.
-        unsafe { real(status) }
+        unsafe { exit(status) }
     }
     std::process::abort()
 }
@@ -36,41 +35,36 @@ pub(super) unsafe fn leave(real: &Real, status: c_int) -> ! {
 #[unsafe(link_section = ".text.fork")]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
     // SAFETY: forwarded.
-    unsafe { leave(&EXIT, status) }
+    unsafe { leave(&reals::_exit, status) }
 }
 
 /// _Exit(3), the same.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     // SAFETY: forwarded.
-    unsafe { leave(&EXIT_C99, status) }
+    unsafe { leave(&reals::_Exit, status) }
 }
 
 /// fork(2), whose handlers are ours.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = ".text.fork")]
 pub unsafe extern "C" fn fork() -> pid_t {
-    life::around_fork(|| real_fork(&FORK))
+    life::around_fork(|| real_fork(&reals::fork))
 }
 
 /// _Fork(3): a fork that runs no fork handlers, so ours are run here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Fork() -> pid_t {
     let fork = life::may_accelerate().then(life::around_fork_prepare);
-    let pid = real_fork(&FORK_ONLY);
+    let pid = real_fork(&reals::_Fork);
     after_fork(fork, pid.into());
     pid
 }
 
-fn real_fork(real: &Real) -> pid_t {
-    let real = real.address();
-    if real.is_null() {
-        return crate::real::fail(libc::ENOSYS) as pid_t;
-    }
-    // SAFETY: libc's functions behind `fork` and `_Fork` have this type.
-    let real: unsafe extern "C" fn() -> pid_t = unsafe { core::mem::transmute(real) };
+fn real_fork(fork: &Function<Fork>) -> pid_t {
+    let Some(fork) = fork.get() else { return fail(libc::ENOSYS) as pid_t };
     // SAFETY: no arguments.
-    unsafe { real() }
+    unsafe { fork() }
 }
 
 /// What our fork handlers do after the fork that was prepared as this number, if it was, and has returned `pid`.
@@ -227,18 +221,19 @@ pub unsafe extern "C" fn clone() {
 /// Flags of a clone that is not like a fork: it has this memory, or thread-local memory that we do not know.
 const CLONE_HERE: c_int = libc::CLONE_VM | libc::CLONE_SETTLS;
 
-type Function = unsafe extern "C" fn(*mut c_void) -> c_int;
-type RealClone = unsafe extern "C" fn(Option<Function>, *mut c_void, c_int, *mut c_void, usize, usize, usize) -> c_int;
+type ChildFunction = unsafe extern "C" fn(*mut c_void) -> c_int;
+type RealClone =
+    unsafe extern "C" fn(Option<ChildFunction>, *mut c_void, c_int, *mut c_void, usize, usize, usize) -> c_int;
 
 /// What the child of a [`clone_copy`] is to run.
 struct Start {
-    function: Function,
+    function: ChildFunction,
     argument: *mut c_void,
 }
 
 /// clone(2) of a child that gets a copy of the memory: libc's fork handlers do not run, so ours are run here.
 unsafe extern "C" fn clone_copy(
-    function: Option<Function>,
+    function: Option<ChildFunction>,
     stack: *mut c_void,
     flags: c_int,
     argument: *mut c_void,
@@ -265,7 +260,7 @@ unsafe extern "C" fn clone_copy(
         real = CLONE.load(core::sync::atomic::Ordering::Acquire);
     }
     if real.is_null() {
-        return crate::real::fail(libc::ENOSYS) as c_int;
+        return fail(libc::ENOSYS) as c_int;
     }
     // SAFETY: libc's function has this type when it is called with all arguments that it may read.
     let real: RealClone = unsafe { core::mem::transmute(real) };

@@ -19,7 +19,7 @@ use beeline_stats::{Reason, Role};
 use libc::{c_int, c_uint, c_void, size_t};
 
 use super::loading;
-use crate::real::{Real, look_up, real_named};
+use crate::real::{Real, c_name, look_up};
 use entries::{Parameters, Ring, are, flags_of, is_no_lane, is_seen_into, is_theirs, note, registers_files, spares};
 
 /// Under which names liburing is known to the dynamic linker.
@@ -123,7 +123,7 @@ macro_rules! rings {
         if $check:expr, else $refused:ident $(, then $then:expr)?; )*) => { $(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
-            static REAL: Real = real_named!($name);
+            static REAL: Real = Real::new(c_name!($name));
             static FOUND: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
             #[allow(unused_unsafe)]
             // SAFETY: the program's arguments, as liburing itself would read them; libc's per-thread errno, which the

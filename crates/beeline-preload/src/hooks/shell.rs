@@ -21,14 +21,13 @@ use beeline_sockets::lock::Lock;
 use libc::{FILE, c_int, pid_t};
 
 use super::exec::{self, Text};
-use crate::real::{Real, fail};
+use crate::real::{fail, reals};
 
-static POPEN: Real = crate::real::real_named!(popen);
-static PCLOSE: Real = crate::real::real_named!(pclose);
-static FCLOSE: Real = crate::real::real_named!(fclose);
-
-/// libc's functions behind these.
-pub static REALS: &[&Real] = &[&POPEN, &PCLOSE, &FCLOSE];
+reals! {
+    fn popen(command: Text, mode: Text) -> *mut FILE;
+    fn pclose(stream: *mut FILE) -> c_int;
+    fn fclose(stream: *mut FILE) -> c_int;
+}
 
 const SHELL: &CStr = c"/bin/sh";
 
@@ -232,16 +231,12 @@ pub unsafe extern "C" fn popen(command: Text, mode: Text) -> *mut FILE {
         return core::ptr::null_mut();
     }
     let Some(place) = Opened::claim() else {
-        let real = POPEN.address();
-        if real.is_null() {
+        let Some(popen) = reals::popen.get() else {
             fail(libc::ENOSYS);
             return core::ptr::null_mut();
-        }
-        // SAFETY: libc's function of this name has this type.
-        return unsafe {
-            let real: unsafe extern "C" fn(Text, Text) -> *mut FILE = core::mem::transmute(real);
-            real(command, mode)
         };
+        // SAFETY: the app's arguments, passed on.
+        return unsafe { popen(command, mode) };
     };
     // SAFETY: the app's command.
     let stream = unsafe { open(place, command, has(b'r'), has(b'e')) };
@@ -303,23 +298,9 @@ unsafe fn open(place: &Opened, command: Text, reads: bool, close_on_exec: bool) 
 /// # Safety
 /// As for fclose(3).
 unsafe fn close(stream: *mut FILE) -> c_int {
+    let Some(fclose) = reals::fclose.get() else { return fail(libc::ENOSYS) as c_int };
     // SAFETY: forwarded.
-    unsafe { end_by(FCLOSE.address(), stream) }
-}
-
-/// Ends a stream by a function of libc's, null if there is none.
-///
-/// # Safety
-/// As for that function, which must be one of fclose(3) or pclose(3).
-unsafe fn end_by(real: *mut core::ffi::c_void, stream: *mut FILE) -> c_int {
-    if real.is_null() {
-        return fail(libc::ENOSYS) as c_int;
-    }
-    // SAFETY: libc's function of this name has this type; the rest is the caller's.
-    unsafe {
-        let real: unsafe extern "C" fn(*mut FILE) -> c_int = core::mem::transmute(real);
-        real(stream)
-    }
+    unsafe { fclose(stream) }
 }
 
 /// Closes a stream and waits for the process that belongs to it.
@@ -335,13 +316,13 @@ unsafe fn close_opened(stream: *mut FILE, pid: pid_t) -> c_int {
 /// pclose(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pclose(stream: *mut FILE) -> c_int {
-    // SAFETY: the app's stream; libc's function of this name has this type.
-    unsafe {
-        match Opened::take(stream) {
-            Some(pid) => close_opened(stream, pid),
-            None => end_by(PCLOSE.address(), stream),
-        }
+    if let Some(pid) = Opened::take(stream) {
+        // SAFETY: the app's stream.
+        return unsafe { close_opened(stream, pid) };
     }
+    let Some(pclose) = reals::pclose.get() else { return fail(libc::ENOSYS) as c_int };
+    // SAFETY: the app's stream, passed on.
+    unsafe { pclose(stream) }
 }
 
 /// fclose(3): libc lets it do for a stream of `popen` what `pclose` does.

@@ -3,7 +3,7 @@
 use beeline_sockets::{Outcome, config, signals};
 use libc::c_int;
 
-use crate::real::hooks;
+use crate::real::{Function, fail, hooks};
 
 /// Without acceleration nothing has to be known about signals.
 fn wrapped(f: impl FnOnce() -> Outcome) -> Outcome {
@@ -16,10 +16,8 @@ fn wrapped(f: impl FnOnce() -> Outcome) -> Outcome {
 
 /// Tells the signal code where libc's `sigaction` is.
 pub fn resolve() {
-    let real = reals::sigaction.address();
-    if !real.is_null() {
-        // SAFETY: libc's function of this name has this type.
-        signals::set_real_sigaction(unsafe { core::mem::transmute::<*mut libc::c_void, signals::RealSigaction>(real) });
+    if let Some(real) = reals::sigaction.get() {
+        signals::set_real_sigaction(real);
     }
 }
 
@@ -36,19 +34,15 @@ hooks! {
     fn sigset: (signal: c_int, handler: usize) -> usize [] => wrapped(|| signals::sigset(signal, handler));
 }
 
-static SIGINTERRUPT: crate::real::Real = crate::real::real_named!(siginterrupt);
+// SAFETY: libc's function of this name has this type.
+static SIGINTERRUPT: Function<unsafe extern "C" fn(c_int, c_int) -> c_int> = unsafe { Function::new(c"siginterrupt") };
 
 /// siginterrupt(3): libc changes the kernel's registration under our hands, and we note what it did.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int {
-    let real = SIGINTERRUPT.address();
-    if real.is_null() {
-        return crate::real::fail(libc::ENOSYS) as c_int;
-    }
-    // SAFETY: libc's function of this name has this type.
-    let real: unsafe extern "C" fn(c_int, c_int) -> c_int = unsafe { core::mem::transmute(real) };
+    let Some(siginterrupt) = SIGINTERRUPT.get() else { return fail(libc::ENOSYS) as c_int };
     // SAFETY: plain numbers.
-    let result = unsafe { real(signal, interrupts) };
+    let result = unsafe { siginterrupt(signal, interrupts) };
     if result == 0 {
         signals::note_siginterrupt(signal, interrupts != 0);
     }

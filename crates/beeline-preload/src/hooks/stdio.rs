@@ -14,14 +14,15 @@ use beeline_stats::Reason;
 use libc::{FILE, c_char, c_int, size_t};
 
 use super::{data, fds};
-use crate::real::Real;
+use crate::real::{fail, reals};
 
-static FDOPEN: Real = crate::real::real_named!(fdopen);
-static VDPRINTF: Real = crate::real::real_named!(vdprintf);
-static VDPRINTF_CHK: Real = crate::real::real_named!(__vdprintf_chk);
-
-/// libc's functions behind this table.
-pub static REALS: &[&Real] = &[&FDOPEN, &VDPRINTF, &VDPRINTF_CHK];
+// A `va_list` parameter is a pointer on the machines that are supported: to one element of an array on x86-64,
+// to a copy of a structure on aarch64.
+reals! {
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
+    fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+}
 
 #[repr(C)]
 struct Functions {
@@ -127,19 +128,13 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
 /// # Safety
 /// As for fdopen(3).
 pub(super) unsafe fn open_plain(fd: c_int, mode: *const c_char) -> *mut FILE {
-    let real = FDOPEN.address();
-    if real.is_null() {
-        crate::real::fail(libc::ENOSYS);
+    let Some(fdopen) = reals::fdopen.get() else {
+        fail(libc::ENOSYS);
         return core::ptr::null_mut();
-    }
-    // SAFETY: libc's function of this name has this type.
-    let real: unsafe extern "C" fn(c_int, *const c_char) -> *mut FILE = unsafe { core::mem::transmute(real) };
+    };
     // SAFETY: the app's arguments, passed on.
-    unsafe { real(fd, mode) }
+    unsafe { fdopen(fd, mode) }
 }
-
-// A `va_list` parameter is a pointer on the machines that are supported: to one element of an array on x86-64,
-// to a copy of a structure on aarch64.
 
 /// vdprintf(3).
 #[unsafe(no_mangle)]
@@ -148,15 +143,9 @@ pub unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, arguments: *
         // SAFETY: forwarded.
         return unsafe { format_and_send(fd, format, arguments) };
     }
-    let real = VDPRINTF.address();
-    if real.is_null() {
-        return crate::real::fail(libc::ENOSYS) as c_int;
-    }
-    let real: unsafe extern "C" fn(c_int, *const c_char, *mut c_void) -> c_int =
-        // SAFETY: libc's function of this name has this type.
-        unsafe { core::mem::transmute(real) };
+    let Some(vdprintf) = reals::vdprintf.get() else { return fail(libc::ENOSYS) as c_int };
     // SAFETY: the app's arguments, passed on.
-    unsafe { real(fd, format, arguments) }
+    unsafe { vdprintf(fd, format, arguments) }
 }
 
 /// What _FORTIFY_SOURCE makes of vdprintf; its check is of the format, which libc's own does.
@@ -171,15 +160,9 @@ pub unsafe extern "C" fn __vdprintf_chk(
         // SAFETY: forwarded.
         return unsafe { format_and_send(fd, format, arguments) };
     }
-    let real = VDPRINTF_CHK.address();
-    if real.is_null() {
-        return crate::real::fail(libc::ENOSYS) as c_int;
-    }
-    let real: unsafe extern "C" fn(c_int, c_int, *const c_char, *mut c_void) -> c_int =
-        // SAFETY: libc's function of this name has this type.
-        unsafe { core::mem::transmute(real) };
+    let Some(vdprintf_chk) = reals::__vdprintf_chk.get() else { return fail(libc::ENOSYS) as c_int };
     // SAFETY: the app's arguments, passed on.
-    unsafe { real(fd, flag, format, arguments) }
+    unsafe { vdprintf_chk(fd, flag, format, arguments) }
 }
 
 fn is_ours(fd: c_int) -> bool {

@@ -129,7 +129,7 @@ unsafe fn pselect6(count: usize, read: usize, write: usize, except: usize, timeo
 
 unsafe fn exit_group(status: c_int) -> c_int {
     // SAFETY: forwarded.
-    unsafe { process::leave(&process::EXIT, status) }
+    unsafe { process::leave(&process::reals::_exit, status) }
 }
 
 /// A fork by number: libc's fork handlers do not run, so ours are run here.
