@@ -50,7 +50,9 @@ pub use flagged::{preadv2, pwritev2};
 pub(crate) use low_water::{count_arrivals, low_water, set_low_water};
 pub use messages::{recvmmsg, recvmsg, sendmmsg, sendmsg};
 pub(crate) use pollers::{Poller, pollers};
-pub(crate) use readiness::{ALWAYS, plainly_readable, poll_mask, rest_at, unread_hint, writable_hint};
+pub(crate) use readiness::{
+    ALWAYS, READABLE, WRITABLE, plainly_readable, poll_mask, rest_at, unread_hint, writable_hint,
+};
 pub use receive::{read, read_in_full, readv, recv, recv_at_once, recv_in_full, recvfrom};
 pub use send::{send, send_at_once, send_in_full, sendto, writev};
 pub(crate) use shutdown::shutdown;

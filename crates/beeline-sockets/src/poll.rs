@@ -17,14 +17,14 @@ mod spin;
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::Armed;
-use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
+use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, pollfd};
 
 use held::{Held, is_urgent_alone};
 pub(crate) use select::{pselect, select};
 
 use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind};
-use crate::io::{self, ALWAYS, Next, Poller, Sleeper, Users, arm_lane};
+use crate::io::{self, ALWAYS, Next, Poller, READABLE, Sleeper, Users, WRITABLE, arm_lane};
 use crate::operations::{Adopt, FURTHER_FDS};
 use crate::side::state;
 use crate::wait::{Patience, Spun, Woken, deadline, let_signals_in, ticks};
@@ -294,13 +294,13 @@ fn readiness(entry: &pollfd) -> Option<i16> {
     let desc = table::get(entry.fd)?;
     match desc.kind() {
         Kind::Lane => {
-            if entry.events & (POLLIN | POLLRDNORM) != 0 {
+            if entry.events & READABLE != 0 {
                 desc.pace.poll();
             }
             desc.if_lane(|| io::poll_mask(desc) & (entry.events | ALWAYS))
         }
         Kind::Orphan => Some((POLLIN | POLLOUT | POLLERR | POLLHUP) & (entry.events | ALWAYS)),
-        Kind::Epoll if epoll::is_ready(desc) => Some((POLLIN | POLLRDNORM) & entry.events),
+        Kind::Epoll if epoll::is_ready(desc) => Some(READABLE & entry.events),
         Kind::Epoll => Some(0),
         _ => None,
     }
@@ -323,7 +323,7 @@ fn fill(fds: &[pollfd], shadow: &mut [pollfd], held: Option<&Held<'_>>) -> usize
                 }
             }
             (Kind::Lane | Kind::Orphan, _) | (Kind::Epoll, None) => place.fd = -1,
-            (Kind::Listener, _) if entry.events & (POLLIN | POLLRDNORM) != 0 => {
+            (Kind::Listener, _) if entry.events & READABLE != 0 => {
                 let count = FURTHER_FDS.min(extra.len());
                 let (mine, rest) = core::mem::take(&mut extra).split_at_mut(count);
                 for (place, fd) in mine.iter_mut().zip((desc.operations.get().further_fds)(desc)) {
@@ -363,13 +363,13 @@ fn anchor_events(desc: &Desc, events: i16) -> Option<i16> {
         return None;
     }
     let mut ask = 0;
-    if events & (POLLIN | POLLPRI | POLLRDNORM | POLLRDHUP) != 0 && !side.is(state::PEER_FIN | state::SHUT_RD) {
+    if events & (READABLE | POLLPRI | POLLRDHUP) != 0 && !side.is(state::PEER_FIN | state::SHUT_RD) {
         ask |= POLLRDHUP | (events & POLLIN);
         if events & (POLLRDNORM | POLLPRI) != 0 {
             ask |= POLLIN;
         }
     }
-    if events & (POLLOUT | POLLWRNORM) != 0 {
+    if events & WRITABLE != 0 {
         ask |= POLLOUT;
     }
     Some(ask)
@@ -387,11 +387,11 @@ fn merge(fds: &mut [pollfd], shadow: &[pollfd]) {
         };
         match desc.kind() {
             Kind::Lane | Kind::Orphan | Kind::Epoll => {}
-            Kind::Listener if entry.events & (POLLIN | POLLRDNORM) != 0 => {
+            Kind::Listener if entry.events & READABLE != 0 => {
                 entry.revents |= place.revents;
                 let rung = extra.by_ref().take(FURTHER_FDS).filter(|place| place.revents & POLLIN != 0).count();
                 if rung != 0 && (desc.operations.get().is_readable)(desc) {
-                    entry.revents |= (POLLIN | POLLRDNORM) & entry.events;
+                    entry.revents |= READABLE & entry.events;
                 }
             }
             _ => entry.revents |= place.revents,

@@ -21,7 +21,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::flags;
 
 use super::all::entries_of;
-use super::events::{EPOLLIN, EPOLLRDNORM};
+use super::events::READABLE;
 use super::set::{COMPANY_MAX, Entry, Set, is_shared, open_fd, tail};
 use super::waker::{wake_sleeper, waker_is_there};
 use crate::desc::{Desc, Unlocked};
@@ -112,7 +112,7 @@ pub(super) fn armed(set: &Set, fd: i32, entry: &Entry, desc: &Desc, since: Optio
 
 /// The sleep that a member is to be armed for; 0 for none, also where a byte that is there may be none to tell of.
 pub(super) fn sleep_for(set: &Set, entry: &Entry, desc: &Desc) -> u64 {
-    let plain = entry.events.load(Relaxed) & (EPOLLIN | EPOLLRDNORM) != 0
+    let plain = entry.events.load(Relaxed) & READABLE != 0
         && desc.side().rcv_lowat() == 0
         && desc.lane().flags(desc.end().peer()) & flags::URGENT == 0;
     if plain && set.company.count() < COMPANY_MAX { set.company.number.load(Relaxed) } else { 0 }

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use beeline_lane::{Armed, Fault, flags};
 
 use super::company;
-use super::events::{ARRIVAL, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDNORM, EPOLLWRNORM};
+use super::events::{ARRIVAL, EPOLLET, EPOLLOUT, EPOLLPRI, READABLE, WRITABLE};
 use super::faults::{ANSWERS_BEGUN, ANSWERS_OPEN, answer_faults, is_troubled, mark_troubled, note_fault};
 use super::limits::NESTS_MAX;
 use super::readiness::{self, readiness};
@@ -215,7 +215,7 @@ pub(super) fn arm_entry(
     interest: u32,
     since: u32,
 ) -> Armed {
-    let out = interest & (EPOLLOUT | EPOLLWRNORM) != 0 && awaits_room(entry, desc, interest);
+    let out = interest & WRITABLE != 0 && awaits_room(entry, desc, interest);
     if out && !entry.kernel_out.swap(true, Relaxed) {
         watch(epfd, set, fd, entry);
     }
@@ -251,13 +251,13 @@ fn arm_for(
     alone: Option<Sleeper>,
 ) -> Result<Armed, Fault> {
     if interest & EPOLLET == 0 {
-        let events = interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) | if out { EPOLLOUT } else { 0 };
+        let events = interest & (READABLE | EPOLLPRI) | if out { EPOLLOUT } else { 0 };
         return arm_lane(fd, desc, events as i16, alone);
     }
     if io::await_end(fd, desc, interest as i16) {
         return Ok(Armed::Ready);
     }
-    if interest & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) != 0 && !desc.side().is(crate::side::state::PEER_FIN) {
+    if interest & (READABLE | EPOLLPRI) != 0 && !desc.side().is(crate::side::state::PEER_FIN) {
         let since = beeline_lane::Since::Tail(since);
         let Some(guard) = guards::rx_of(fd, desc) else { return Ok(Armed::Ready) };
         if io::arm_reader(fd, &guard, since, false, alone)? == Armed::Ready {

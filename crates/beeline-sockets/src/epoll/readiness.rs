@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::events::{ARRIVAL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM};
+use super::events::{ARRIVAL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, EPOLLOUT, READABLE, WRITABLE};
 use super::nested::ready;
 use super::set::set_of;
 use super::set::{Entry, Marks, Set};
@@ -26,15 +26,15 @@ pub(super) fn readiness(set: &Set, entry: &Entry, depth: u32) -> u32 {
             let edge = entry.events.load(Relaxed) & EPOLLET == 0
                 || entry.seen.is_fresh()
                 || arrivals(inner) != entry.seen.tail();
-            return if edge { (EPOLLIN | EPOLLRDNORM) & interest } else { 0 };
+            return if edge { READABLE & interest } else { 0 };
         }
         _ => return 0,
     }
-    let ask_room = interest & (EPOLLOUT | EPOLLWRNORM) != 0;
+    let ask_room = interest & WRITABLE != 0;
     let mask = match io::plainly_readable(desc) {
         Some(readable) if !ask_room => {
             if readable {
-                EPOLLIN | EPOLLRDNORM
+                READABLE
             } else {
                 0
             }
@@ -48,7 +48,7 @@ pub(super) fn readiness(set: &Set, entry: &Entry, depth: u32) -> u32 {
     let edge = entry.seen.is_fresh()
         || desc.side().changes.load(Relaxed) != entry.seen.changes()
         || interest & ARRIVAL != 0 && has_arrivals(entry, desc)
-        || interest & (EPOLLOUT | EPOLLWRNORM) != 0 && mask & EPOLLOUT != 0 && desc.pace.fulls() != entry.seen.fulls();
+        || interest & WRITABLE != 0 && mask & EPOLLOUT != 0 && desc.pace.fulls() != entry.seen.fulls();
     if edge { report } else { 0 }
 }
 
@@ -79,7 +79,7 @@ pub(super) fn reported(set: &Set, entry: &Entry, desc: &Desc, marks: Option<&Mar
     let events = entry.events.load(Relaxed);
     if let Some(marks) = marks {
         entry.seen.report(marks);
-        if report & (EPOLLIN | EPOLLRDNORM) != 0 && desc.is_lane() && !set.exposed.load(Relaxed) {
+        if report & READABLE != 0 && desc.is_lane() && !set.exposed.load(Relaxed) {
             let unread = io::unread_hint(desc, desc.side()).min(desc.lane().ring_bytes());
             desc.portion.give(unread, marks.tail);
         }

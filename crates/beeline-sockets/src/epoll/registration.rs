@@ -29,7 +29,9 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use super::all::{self, every_set};
 use super::company::disband_and_wake;
-use super::events::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
+use super::events::{
+    EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM, READABLE,
+};
 use super::set::set_of;
 use super::set::{Entry, Set};
 use crate::desc::{Desc, Kind};
@@ -47,7 +49,7 @@ fn wanted(entry: &Entry) -> u32 {
     }
     // Urgent bytes ring as others do. Whoever waits for them alone is told of arrivals: the anchor stays readable while
     // other bytes are unread.
-    if events & (EPOLLIN | EPOLLRDNORM | EPOLLPRI) == EPOLLPRI {
+    if events & (READABLE | EPOLLPRI) == EPOLLPRI {
         events |= EPOLLET;
     }
     if events & (EPOLLRDNORM | EPOLLPRI) != 0 {

@@ -1,11 +1,11 @@
 //! Arming a lane for what a wait of several asks of it.
 
 use beeline_lane::{Armed, Fault, Since, flags};
-use libc::{POLLIN, POLLOUT, POLLPRI, POLLRDNORM, POLLWRNORM};
+use libc::POLLPRI;
 
 use super::alone::{Sleeper, drain_if_alone, is_alone};
 use super::low_water::low_water;
-use super::readiness::{ALWAYS, poll_mask};
+use super::readiness::{ALWAYS, READABLE, WRITABLE, poll_mask};
 use crate::anchor::Anchor;
 use crate::desc::{Desc, RxGuard};
 use crate::ending::hears_of_end;
@@ -15,7 +15,7 @@ use crate::side::clear_stands;
 /// Before a sleep for `events` on an anchor: one that asks for no bytes is not rung, and hears of the peer's close by
 /// the kernel alone. Whether the peer has closed its end already, and that is news.
 pub(crate) fn await_end(fd: i32, desc: &'static Desc, events: i16) -> bool {
-    if events & (POLLIN | POLLRDNORM | POLLPRI) != 0 {
+    if events & (READABLE | POLLPRI) != 0 {
         return false;
     }
     if desc.lane().flags(desc.end()) & flags::STANDS != 0
@@ -56,16 +56,16 @@ pub(crate) fn arm_lane(fd: i32, desc: &'static Desc, events: i16, alone: Option<
     if await_end(fd, desc, events) {
         return Ok(Armed::Ready);
     }
-    if events & (POLLIN | POLLRDNORM | POLLPRI) != 0 {
+    if events & (READABLE | POLLPRI) != 0 {
         // Below the low-water mark there is data that is no news, and to somebody who asks for urgent bytes any is.
-        let by_level = events & (POLLIN | POLLRDNORM) != 0 && low_water(desc, side) <= 1;
+        let by_level = events & READABLE != 0 && low_water(desc, side) <= 1;
         let Some(guard) = guards::rx_of(fd, desc) else { return Ok(Armed::Ready) };
         let since = if by_level { Since::Read } else { Since::Tail(guard.reader().tail()) };
         if arm_reader(fd, &guard, since, !by_level, alone)? == Armed::Ready {
             return Ok(Armed::Ready);
         }
     }
-    if events & (POLLOUT | POLLWRNORM) != 0 {
+    if events & WRITABLE != 0 {
         let Some(mut guard) = guards::tx_of(fd, desc) else { return Ok(Armed::Ready) };
         if guard.arm(&Anchor(fd))? == Armed::Ready {
             return Ok(Armed::Ready);

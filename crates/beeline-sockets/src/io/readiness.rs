@@ -13,6 +13,10 @@ use crate::side::{SideState, state};
 
 /// Events that poll(2) reports whether asked or not.
 pub(crate) const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
+/// Events that say of a connection that there are bytes, or its end: poll(2) has two bits for them.
+pub(crate) const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
+/// Likewise that there is room.
+pub(crate) const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM;
 
 /// Whether the receiving half is over, once the ring is empty.
 #[inline]
@@ -93,12 +97,12 @@ pub(crate) fn poll_mask(desc: &Desc) -> i16 {
         mask |= urgent::poll_mask(desc, side);
     }
     if receive_shut {
-        mask |= libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP;
+        mask |= READABLE | libc::POLLRDHUP;
     } else if !urgent && unread_hint(desc, side) >= low_water(desc, side) {
-        mask |= libc::POLLIN | libc::POLLRDNORM;
+        mask |= READABLE;
     }
     if send_shut || writable_hint(desc, side) {
-        mask |= libc::POLLOUT | libc::POLLWRNORM;
+        mask |= WRITABLE;
     }
     mask
 }

@@ -14,6 +14,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use super::faults::fault;
 use super::low_water::low_water;
 use super::peeked;
+use super::readiness::READABLE;
 use crate::anchor::Anchor;
 use crate::desc::{Desc, TxGuard};
 use crate::ending::{Next, observe};
@@ -63,7 +64,7 @@ pub(super) fn poll_mask(desc: &Desc, side: &SideState) -> i16 {
         target += u32::from(stands_at(mark) && !view.inline);
     }
     if view.unread >= target {
-        mask |= libc::POLLIN | libc::POLLRDNORM;
+        mask |= READABLE;
     }
     mask
 }

@@ -28,7 +28,7 @@ use super::accepting::Accepting;
 use super::admit::take;
 use super::arrivals::{Came, look, wait_for_client};
 use super::hello_io::Refusal;
-use super::listener::Listener;
+use super::listener::{Listener, Queues};
 use super::listening;
 use super::lobby::{self, send_away};
 use super::reserve;
@@ -184,18 +184,18 @@ fn accept_nonblocking(call: &mut Accepting) -> Result<i32, Errno> {
                 }
             }
         }
-        let (_, at_door) = look(fd, listener);
-        let accepted = if at_door { from_door(call)? } else { None };
+        let accepted = if look(fd, listener).at_door { from_door(call)? } else { None };
         return accepted.ok_or(Errno(libc::EAGAIN));
     }
     let is_doors_turn = listener.turn.fetch_add(1, Relaxed) & 1 == 0;
-    let (over_tcp, at_door) = look(fd, listener);
-    note_look(listener, over_tcp, at_door);
+    let queues = look(fd, listener);
+    note_look(listener, queues);
+    let Queues { over_tcp, at_door } = queues;
     let door_first = at_door && (is_doors_turn || !over_tcp);
     if door_first && let Some(accepted) = from_door(call)? {
         return Ok(accepted);
     }
-    if !over_tcp && !at_door && reserve::is_roomy(listener.last.load(Relaxed)) {
+    if !queues.any() && reserve::is_roomy(listener.last.load(Relaxed)) {
         // The kernel would make a socket before it says so. Where it may have no number for one, that is what it says.
         return Err(Errno(libc::EAGAIN));
     }
@@ -213,8 +213,8 @@ fn likely_over_tcp(listener: &Listener) -> bool {
 }
 
 /// All queues were looked at, and these had somebody at once.
-fn note_look(listener: &Listener, over_tcp: bool, at_door: bool) {
-    listener.tcp_run.store(if over_tcp && !at_door { TCP_RUN } else { 0 }, Relaxed);
+fn note_look(listener: &Listener, at_once: Queues) {
+    listener.tcp_run.store(if at_once.over_tcp && !at_once.at_door { TCP_RUN } else { 0 }, Relaxed);
 }
 
 /// Accepts whoever comes first.
@@ -240,8 +240,8 @@ fn accept_blocking(call: &mut Accepting, pin: &Pin) -> Result<i32, Errno> {
     }
     let mut kept = accept_lock::Kept::default();
     loop {
-        let Came { woken, over_tcp, at_door, at_once, claimed } =
-            wait_for_client(pin.fd(given), pin, listener, &mut patience);
+        let Came { woken, queues, at_once, claimed } = wait_for_client(pin.fd(given), pin, listener, &mut patience);
+        let Queues { over_tcp, at_door } = queues;
         if let Some(hidden) = claimed.filter(|_| is_still(pin, given, listener))
             && let Some(accepted) = claimed_by(call, hidden)?
         {
@@ -259,7 +259,7 @@ fn accept_blocking(call: &mut Accepting, pin: &Pin) -> Result<i32, Errno> {
         }
         // The next client is likely to let itself be waited for as well: then the look at TCP's queue would be one
         // more.
-        note_look(listener, over_tcp && at_once, at_door);
+        note_look(listener, Queues { over_tcp: over_tcp && at_once, at_door });
         if !is_still(pin, given, listener) {
             return Err(Errno(libc::EBADF));
         }

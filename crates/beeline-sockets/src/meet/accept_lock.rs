@@ -21,7 +21,7 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-use super::listener::{Listener, Share};
+use super::listener::{Listener, Queues, Share};
 use crate::lock::Guard;
 use crate::lock::shared::{SharedGuard, SharedLock, Wait};
 use crate::{Errno, hidden, kernel, proc, thread, wait};
@@ -114,8 +114,8 @@ pub(super) fn set_of(listener: &Listener) -> Option<i32> {
     (listener.is_shared() && same_door && !listener.lobby.may_speak()).then_some(set)
 }
 
-/// Sleeps with the crowd. Tells whether the TCP queue and the door have something.
-pub(super) fn sleep(set: i32, patience: &mut wait::Patience) -> (wait::Woken, bool, bool) {
+/// Sleeps with the crowd. Tells which queue has somebody.
+pub(super) fn sleep(set: i32, patience: &mut wait::Patience) -> (wait::Woken, Queues) {
     let mut events = [libc::epoll_event { events: 0, u64: u64::MAX }; 2];
     let handled = || thread::with(|thread| thread.handled.load(Relaxed));
     let before = handled();
@@ -129,7 +129,7 @@ pub(super) fn sleep(set: i32, patience: &mut wait::Patience) -> (wait::Woken, bo
     });
     let count = if let wait::Woken::Ready(count) = woken { count } else { 0 };
     let has = |name| events.iter().take(count).any(|event| event.u64 == name);
-    (woken, has(TCP), has(DOOR))
+    (woken, Queues { over_tcp: has(TCP), at_door: has(DOOR) })
 }
 
 /// Whether this process may look again and again before it sleeps: one of a crowd does at a time. `ns` is how long at

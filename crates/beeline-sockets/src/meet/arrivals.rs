@@ -3,7 +3,7 @@
 use beeline_stats::Counter;
 use beeline_stats::tunables::{Wait, option};
 
-use super::listener::{Listener, held};
+use super::listener::{Listener, Queues, held};
 use super::{accept_lock, listening, seats};
 use crate::desc::{Desc, Pin};
 use crate::operations::{FURTHER_FDS, FurtherFds};
@@ -11,29 +11,28 @@ use crate::wait::looks::{Look, Looks};
 use crate::wait::{Patience, Woken, peers_are_near, spares_cpus};
 use crate::{kernel, stats};
 
-/// Which queue may have somebody: TCP's, and the door's. An accept4(2) makes a socket before it looks, so that one in
-/// vain takes several times as long as this.
-pub(super) fn look(fd: i32, listener: &'static Listener) -> (bool, bool) {
+/// Which queue may have somebody. An accept4(2) makes a socket before it looks, so that one in vain takes several times
+/// as long as this.
+pub(super) fn look(fd: i32, listener: &'static Listener) -> Queues {
     // A door that is being left is closed by whoever finds it empty.
     let leaving = listener.is_leaving();
     let mut fds = NOBODY;
     let count = fill(fd, &mut fds, held(listener));
     if count == 1 {
-        return (true, leaving);
+        return Queues { over_tcp: true, at_door: leaving };
     }
     let fds = fds.get_mut(..count).unwrap_or_default();
     if kernel::poll_at_once(fds).is_err() {
-        return (true, true);
+        return Queues { over_tcp: true, at_door: true };
     }
-    let (over_tcp, at_door) = who_came(fds);
-    (over_tcp, at_door || leaving)
+    let came = who_came(fds);
+    Queues { at_door: came.at_door || leaving, ..came }
 }
 
 /// What a wait for a client ended with, and which queue has one.
 pub(super) struct Came {
     pub woken: Woken,
-    pub over_tcp: bool,
-    pub at_door: bool,
+    pub queues: Queues,
     /// Whether the first look found somebody, or may have: a sleep that began with it does not tell.
     pub at_once: bool,
     /// The hidden anchor of an end whose client has claimed this process ([`seats`]).
@@ -41,8 +40,8 @@ pub(super) struct Came {
 }
 
 impl Came {
-    fn later(woken: Woken, (over_tcp, at_door): (bool, bool)) -> Self {
-        Came { woken, over_tcp, at_door, at_once: false, claimed: None }
+    fn later(woken: Woken, queues: Queues) -> Self {
+        Came { woken, queues, at_once: false, claimed: None }
     }
 }
 
@@ -61,7 +60,7 @@ pub(super) fn wait_for_client(fd: i32, pin: &Pin, listener: &'static Listener, p
         return came;
     }
     let (came, claimed) = seats::while_seated(listener, |sits| wait(pin, listener, patience, fds, !sits));
-    if claimed.is_none() && (came.over_tcp || came.at_door) {
+    if claimed.is_none() && came.queues.any() {
         seats::came_otherwise(listener);
     }
     Came { claimed, ..came }
@@ -69,8 +68,8 @@ pub(super) fn wait_for_client(fd: i32, pin: &Pin, listener: &'static Listener, p
 
 /// Looks whether a queue has a client. Not through the crowd's set, which would wake another sleeper.
 fn who_is_there(fds: &mut [libc::pollfd]) -> Option<Came> {
-    let (over_tcp, at_door) = kernel::poll_at_once(fds).map_or((false, false), |_| who_came(fds));
-    (over_tcp || at_door).then_some(Came { at_once: true, ..Came::later(Woken::Ready(1), (over_tcp, at_door)) })
+    let queues = kernel::poll_at_once(fds).map_or(Queues::default(), |_| who_came(fds));
+    queues.any().then_some(Came { at_once: true, ..Came::later(Woken::Ready(1), queues) })
 }
 
 /// `in_crowd` tells whether it may sleep where nobody hears of ends that this process keeps.
@@ -84,21 +83,21 @@ fn wait(
     let desc = pin.desc();
     if !spin(desc, listener, patience, fds) {
         if in_crowd && let Some(set) = accept_lock::set_of(listener) {
-            let (woken, over_tcp, at_door) = pin.while_waiting(|| accept_lock::sleep(set, patience));
-            return Came::later(woken, (over_tcp, at_door));
+            let (woken, queues) = pin.while_waiting(|| accept_lock::sleep(set, patience));
+            return Came::later(woken, queues);
         }
         let woken = pin.while_waiting(|| patience.sleep(fds, None));
         if !matches!(woken, Woken::Ready(_)) {
-            return Came::later(woken, (false, false));
+            return Came::later(woken, Queues::default());
         }
     }
     Came::later(Woken::Ready(1), who_came(fds))
 }
 
-/// Of what [`fill`] has filled in: whether TCP's queue has somebody, and whether the door's.
-fn who_came(fds: &[libc::pollfd]) -> (bool, bool) {
+/// Which queue has somebody, of what [`fill`] has filled in.
+fn who_came(fds: &[libc::pollfd]) -> Queues {
     let mut came = fds.iter().map(|place| place.revents != 0);
-    (came.next().unwrap_or(false), came.any(|came| came))
+    Queues { over_tcp: came.next().unwrap_or(false), at_door: came.any(|came| came) }
 }
 
 /// Looks again and again for a while, if that has paid lately: a client that connects as soon as it was served is there

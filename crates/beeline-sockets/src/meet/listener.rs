@@ -129,6 +129,19 @@ unsafe impl Stable for Listener {
     }
 }
 
+/// Which of a listener's queues may have somebody.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Queues {
+    pub over_tcp: bool,
+    pub at_door: bool,
+}
+
+impl Queues {
+    pub(super) fn any(self) -> bool {
+        self.over_tcp || self.at_door
+    }
+}
+
 #[unsafe(link_section = ".fork.locked")]
 pub(super) static LISTENERS: Slab<Listener> = Slab::new();
 

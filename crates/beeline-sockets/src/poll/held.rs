@@ -9,10 +9,11 @@
 
 use core::cell::Cell;
 
-use libc::{POLLIN, POLLPRI, POLLRDNORM, epoll_event, pollfd};
+use libc::{POLLIN, POLLPRI, epoll_event, pollfd};
 
 use super::scratch::NONE;
 use crate::desc::{Desc, Kind};
+use crate::io::READABLE;
 use crate::{Errno, cancel, guards, hidden, kernel, table};
 
 /// See the module.
@@ -24,7 +25,7 @@ pub(super) struct Held<'a> {
 
 /// Whether urgent bytes are asked for and other bytes are not.
 pub(super) fn is_urgent_alone(events: i16) -> bool {
-    events & (POLLIN | POLLRDNORM | POLLPRI) == POLLPRI
+    events & (READABLE | POLLPRI) == POLLPRI
 }
 
 impl<'a> Held<'a> {

@@ -1,15 +1,15 @@
 //! `select` and `pselect`, by way of `poll`.
 
-use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDNORM, POLLWRNORM, fd_set, pollfd};
+use libc::{POLLERR, POLLHUP, POLLNVAL, POLLPRI, fd_set, pollfd};
 
-use super::{deadline, places, scan, scratch};
+use super::{READABLE, WRITABLE, deadline, places, scan, scratch};
 use crate::desc::{Desc, Kind};
 use crate::operations::Adopt;
 use crate::{Outcome, kernel, table, upkeep};
 
 /// What makes an fd readable, writable and exceptional to select(2) (Linux fs/select.c).
-const READ: i16 = POLLIN | POLLRDNORM | POLLHUP | POLLERR | POLLNVAL;
-const WRITE: i16 = POLLOUT | POLLWRNORM | POLLERR | POLLNVAL;
+const READ: i16 = READABLE | POLLHUP | POLLERR | POLLNVAL;
+const WRITE: i16 = WRITABLE | POLLERR | POLLNVAL;
 const EXCEPT: i16 = POLLPRI | POLLNVAL;
 const WORD_BITS: usize = u64::BITS as usize;
 
@@ -130,9 +130,7 @@ unsafe fn run(
 fn wait(sets: &Sets, fds: &mut [pollfd], shadow: &mut [pollfd], deadline: Option<u64>, mask: Option<&u64>) -> Outcome {
     for (entry, fd) in fds.iter_mut().zip(sets.members()) {
         let [read, write, except] = sets.wanted(fd);
-        let events = (i16::from(read) * (POLLIN | POLLRDNORM))
-            | (i16::from(write) * (POLLOUT | POLLWRNORM))
-            | (i16::from(except) * POLLPRI);
+        let events = (i16::from(read) * READABLE) | (i16::from(write) * WRITABLE) | (i16::from(except) * POLLPRI);
         *entry = pollfd { fd: fd as i32, events, revents: 0 };
     }
     // poll(2) reports hang-ups that select(2) was not asked for; a call that only got those goes on waiting.

@@ -6,9 +6,9 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use libc::{POLLIN, POLLRDNORM, pollfd};
+use libc::pollfd;
 
-use super::{ALWAYS, io, look};
+use super::{ALWAYS, READABLE, io, look};
 use crate::desc::{Desc, Kind};
 use crate::table;
 use crate::wait::{Look, Patience, Spun, Woken, peers_are_near, ticks};
@@ -44,7 +44,7 @@ fn best(fds: &[pollfd]) -> Option<&'static Desc> {
 /// The first listener with a door whose clients are waited for, and that no other process may have: a crowd would spin
 /// for one client.
 fn listener(fds: &[pollfd]) -> Option<&'static Desc> {
-    let awaited = fds.iter().filter(|entry| entry.events & (POLLIN | POLLRDNORM) != 0);
+    let awaited = fds.iter().filter(|entry| entry.events & READABLE != 0);
     let mut listeners = awaited.filter_map(|entry| table::get(entry.fd).filter(|desc| desc.kind() == Kind::Listener));
     listeners.find(|desc| {
         let has_door = || (desc.operations.get().further_fds)(desc).into_iter().flatten().next().is_some();

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use super::super::events::{EPOLLIN, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM};
+use super::super::events::{READABLE, WRITABLE};
 use super::{Companion, FaultCell, Heat, Registered, Seen};
 use crate::desc::Desc;
 use crate::static_ref::StaticRef;
@@ -52,7 +52,7 @@ pub struct Entry {
 impl Entry {
     /// Whether the app asked to be told of room.
     pub fn asks_for_room(&self) -> bool {
-        self.events.load(Relaxed) & (EPOLLOUT | EPOLLWRNORM) != 0
+        self.events.load(Relaxed) & WRITABLE != 0
     }
 
     /// What the fd leads to.
@@ -65,7 +65,7 @@ impl Entry {
         self.data.store(data, Relaxed);
         self.fired.store(false, Relaxed);
         if let Some(desc) = self.desc() {
-            desc.pace.hand_out(events & (EPOLLIN | EPOLLRDNORM) == 0);
+            desc.pace.hand_out(events & READABLE == 0);
         }
         self.seen.refresh();
         self.heat.reset_idle_looks();
