@@ -23,7 +23,7 @@ use crate::acceleration::{Carried, counter_of};
 use crate::args::DemoOptions;
 use crate::machine::{Machine, choose_cpus};
 use crate::output;
-use crate::plan::{Plan, find_beeline, progress_bar};
+use crate::plan::{SuitePlan, find_beeline, progress_bar};
 use crate::process::{Guard, free_port, run_on, wait_for_listener};
 use crate::report::{Results, Row};
 use crate::transport::Transport;
@@ -35,7 +35,7 @@ const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Beeline];
 
 /// Runs the demo. The exit code is 1 when something could not be measured.
 pub fn run(options: &DemoOptions, mount: &[&str]) -> Result<ExitCode> {
-    let bench = Plan::new(&options.bench(), mount)?;
+    let bench = SuitePlan::new(&options.bench(), mount)?;
     let machine = Machine::describe()?;
     let chosen = |name: &str| options.only.is_empty() || options.only.iter().any(|o| o == name);
     let contests: Vec<&Contest> = CONTESTS.iter().filter(|c| chosen(c.name)).collect();

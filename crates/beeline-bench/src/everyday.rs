@@ -27,12 +27,12 @@ use crate::args::BenchOptions;
 use crate::interrupt;
 use crate::machine::Machine;
 use crate::parse;
-use run::{Matrix, Plan};
+use run::{EverydayPlan, Matrix};
 use verdict::Ratios;
 
 /// Runs the matrix, or those cells of it that were asked for.
 pub fn measure(options: &BenchOptions, mount: &[&str]) -> Result<ExitCode> {
-    let plan = Plan::new(options, mount)?;
+    let plan = EverydayPlan::new(options, mount)?;
     if options.list {
         plan.cells().iter().for_each(|cell| say!("{}", cell.name()));
         return Ok(ExitCode::SUCCESS);
@@ -57,7 +57,7 @@ pub fn measure(options: &BenchOptions, mount: &[&str]) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(bad)))
 }
 
-fn document(machine: &Machine, plan: &Plan, matrix: &Matrix) -> Value {
+fn document(machine: &Machine, plan: &EverydayPlan, matrix: &Matrix) -> Value {
     let cells: Vec<Value> = matrix
         .cells
         .iter()

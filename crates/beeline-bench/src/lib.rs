@@ -62,7 +62,7 @@ pub use transport::Transport;
 
 use hosts::About;
 use machine::Machine;
-use plan::Plan;
+use plan::SuitePlan;
 use suite::workloads;
 
 /// Runs `bench`. `mount` holds the words that lead to it on the command line of the program that it is part of
@@ -105,7 +105,7 @@ fn measure(options: &BenchOptions, mount: &[&str]) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     options.save.as_deref().map_or(Ok(()), parse::place)?;
-    let plan = Plan::new(options, mount)?;
+    let plan = SuitePlan::new(options, mount)?;
     let machine = Machine::describe()?;
     let results = plan.execute();
     let verdicts = match options.check {

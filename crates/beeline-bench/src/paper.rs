@@ -51,7 +51,7 @@ use axis::Hundredths;
 use built_in::BUILT_IN;
 pub use figure::Figure;
 pub use grid::new_table;
-use plan::Plan;
+use plan::PaperPlan;
 pub use plan::Source;
 use run::Conductor;
 use store::{Between, Run, Settings, WITHIN, Writer};
@@ -70,7 +70,7 @@ const CONFIDENCE: Hundredths = Hundredths(9500);
 pub fn measure(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
     if options.list {
         for (name, text) in BUILT_IN {
-            let plan = Plan::parse(&Source { name: name.to_owned(), text })?;
+            let plan = PaperPlan::parse(&Source { name: name.to_owned(), text })?;
             say!("{name:<14} {} ({})", plan.title, plan.document);
         }
         return Ok(ExitCode::SUCCESS);
@@ -101,7 +101,7 @@ pub fn measure(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let source = Source { name: called, text: &text };
-    let plan = Plan::parse(&source)?;
+    let plan = PaperPlan::parse(&source)?;
     let directory = options.into.clone().unwrap_or_else(|| directory(plan.name.get_ref()));
     let hosts = plan.hosts.clone().filter(|_| options.hosts.is_none());
     begin(&text, plan, &directory, options, mount).map_err(|error| match hosts {
@@ -125,7 +125,7 @@ fn all(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
         let code = if directory.join("settings.json").exists() && !options.dry_run {
             resume(&directory, options, mount)
         } else {
-            let plan = Plan::parse(&Source { name: name.to_owned(), text })?;
+            let plan = PaperPlan::parse(&Source { name: name.to_owned(), text })?;
             begin(text, plan, &directory, options, mount)
         };
         // One plan that cannot be run does not keep the others from being run.
@@ -153,7 +153,7 @@ fn directory(name: &str) -> PathBuf {
     names.map(PathBuf::from).find(|path| !path.exists()).unwrap_or_else(|| first.into())
 }
 
-fn begin(text: &str, plan: Plan, directory: &Path, options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
+fn begin(text: &str, plan: PaperPlan, directory: &Path, options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
     let settings = settings(&plan, options)?;
     let cells = settings.cells(&plan);
     let is_unmeasured = settings.only.is_empty() && plan.tables.iter().all(|table| table.not_measured.is_some());
@@ -199,7 +199,7 @@ fn resume(directory: &Path, options: &PaperOptions, mount: &[&str]) -> Result<Ex
 }
 
 /// What the command line and the plan want, the command line first.
-fn settings(plan: &Plan, options: &PaperOptions) -> Result<Settings> {
+fn settings(plan: &PaperPlan, options: &PaperOptions) -> Result<Settings> {
     let number = |spanned: &Option<toml::Spanned<u32>>| spanned.as_ref().map(|number| *number.get_ref());
     let (rounds, sample_ms) = match options.quick {
         true => (QUICK_ROUNDS, QUICK_SAMPLE_MS),

@@ -21,7 +21,7 @@ use crate::transport::Transport;
 use crate::{limits, output};
 
 /// What is going to be run.
-pub struct Plan {
+pub struct SuitePlan {
     suite: Suite,
     workloads: Vec<&'static Workload>,
     columns: Vec<Transport>,
@@ -35,7 +35,7 @@ pub struct Plan {
     without_layouts: Option<String>,
 }
 
-impl Plan {
+impl SuitePlan {
     pub fn new(options: &BenchOptions, mount: &[&str]) -> Result<Self> {
         let mut columns = options.transports.clone();
         columns.sort();
@@ -64,7 +64,7 @@ impl Plan {
             bail!("no workload has such a name{why}; --list shows them");
         }
         let cpus = cpus(options)?;
-        let plan = Plan {
+        let plan = SuitePlan {
             suite: Suite {
                 launcher: Launcher::new(mount, library.clone(), options.options.clone(), hosts.clone())?,
                 cpus,

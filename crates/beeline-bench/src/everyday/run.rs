@@ -61,7 +61,7 @@ pub struct Matrix {
 }
 
 /// What is going to be run.
-pub struct Plan {
+pub struct EverydayPlan {
     cells: Vec<Cell>,
     launcher: Launcher,
     /// The two CPUs that everything happens on, or the only one.
@@ -73,7 +73,7 @@ pub struct Plan {
     require_accelerated: bool,
 }
 
-impl Plan {
+impl EverydayPlan {
     pub fn new(options: &BenchOptions, mount: &[&str]) -> Result<Self> {
         let cpus = match options.cpus {
             Some((first, second)) => vec![first, second],

@@ -8,7 +8,7 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Cell as TableCell, CellAlignment, Color, Table};
 
 use super::cell::{Cell, Placement, Style, Work, sentence, word};
-use super::run::{Matrix, Measured, Plan, Sample};
+use super::run::{EverydayPlan, Matrix, Measured, Sample};
 use super::verdict::{FIGURES, Figure, Ratio, Ratios, typical};
 use crate::machine::Machine;
 use crate::report::{Unit, three_digits};
@@ -21,7 +21,7 @@ const CLEARLY_SLOWER: f64 = 0.9;
 const SHOWN_MAX: usize = 60;
 
 /// Everything on standard output.
-pub fn print(machine: &Machine, plan: &Plan, matrix: &Matrix) {
+pub fn print(machine: &Machine, plan: &EverydayPlan, matrix: &Matrix) {
     say!("{}", machine.line());
     if machine.load_before > 0.5 {
         say!("The machine was not quiet before the run (load {:.2}).", machine.load_before);

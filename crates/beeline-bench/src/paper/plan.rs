@@ -1,7 +1,7 @@
 //! The experiment as a file: which tables, with which axes, how often and how sure.
 //!
 //! Every wrong value is refused with its line, by the types of [`super::axis`] where one value is enough to see it, and
-//! by [`Plan::check`] where it takes several.
+//! by [`PaperPlan::check`] where it takes several.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ const FORMAT: i64 = 1;
 /// An experiment.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Plan {
+pub struct PaperPlan {
     /// [`FORMAT`].
     format: Spanned<i64>,
     pub name: Spanned<String>,
@@ -137,10 +137,10 @@ impl Source<'_> {
     }
 }
 
-impl Plan {
+impl PaperPlan {
     /// Reads and checks one.
-    pub fn parse(source: &Source) -> Result<Plan> {
-        let mut plan: Plan = source.read()?;
+    pub fn parse(source: &Source) -> Result<PaperPlan> {
+        let mut plan: PaperPlan = source.read()?;
         plan.spread_published(source)?;
         plan.check(source)?;
         Ok(plan)

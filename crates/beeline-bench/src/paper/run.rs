@@ -8,7 +8,7 @@ use super::cell::{Cell, Load, Work};
 use super::figure::{Figure, Phase};
 use super::links;
 use super::place::{Between, Places};
-use super::plan::{Plan, Table};
+use super::plan::{PaperPlan, Table};
 use super::programs::{Ran, idle_time, packages};
 use super::sample::{Maker, share_of_peak};
 use super::store::{Measured, Record, Run, Settings, Writer};
@@ -261,7 +261,7 @@ pub fn unsure(run: &Run) -> Vec<&Cell> {
 }
 
 /// `--dry-run`: the cells, and about how long they take.
-pub fn describe(plan: &Plan, cells: &[Cell], settings: &Settings, conductor: &Conductor) {
+pub fn describe(plan: &PaperPlan, cells: &[Cell], settings: &Settings, conductor: &Conductor) {
     say!("{}: {}", plan.name.get_ref(), plan.title);
     let mut all = Duration::ZERO;
     for cell in cells {

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::axis::{Beside, Hundredths};
 use super::cell::Cell;
 use super::figure::Sample;
-use super::plan::{Plan, Source};
+use super::plan::{PaperPlan, Source};
 use crate::acceleration::Carried;
 use crate::machine::Machine;
 
@@ -124,7 +124,7 @@ pub struct Measured {
 #[derive(Clone)]
 pub struct Run {
     pub directory: PathBuf,
-    pub plan: Plan,
+    pub plan: PaperPlan,
     /// The plan as it was given.
     pub text: String,
     pub settings: Settings,
@@ -152,7 +152,7 @@ impl Settings {
     }
 
     /// The cells of the plan that these settings mean.
-    pub fn cells(&self, plan: &Plan) -> Vec<Cell> {
+    pub fn cells(&self, plan: &PaperPlan) -> Vec<Cell> {
         let sizes_most = self.quick.then_some(QUICK_SIZES);
         let is_meant = |cell: &Cell| self.only.is_empty() || self.only.iter().any(|only| cell.name().contains(only));
         plan.cells(sizes_most).into_iter().filter(is_meant).collect()
@@ -254,7 +254,7 @@ impl Run {
             settings.schema
         );
         let text = read(PLAN)?;
-        let plan = Plan::parse(&Source { name: file(PLAN).display().to_string(), text: &text })?;
+        let plan = PaperPlan::parse(&Source { name: file(PLAN).display().to_string(), text: &text })?;
         let mut run = Run {
             directory: directory.to_owned(),
             cells: settings.cells(&plan),

@@ -167,14 +167,14 @@ fn read(client: &Outcome, server: &Outcome) -> Result<Sample> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::plan::{Plan, Source};
+    use crate::paper::plan::{PaperPlan, Source};
 
     fn cell(place: &str) -> Cell {
         let text = format!(
             "format = 1\nname = \"p\"\ntitle = \"P\"\ndocument = \"D\"\n[[table]]\nid = \"t\"\ntitle = \"T\"\nsource = \"S\"\n\
              work = \"turned\"\nbytes = [1000]\nplace = [\"{place}\"]\nturn = [\"pull_min=64M..4K\"]\n"
         );
-        Plan::parse(&Source { name: "p".into(), text: &text }).unwrap().cells(None).remove(0)
+        PaperPlan::parse(&Source { name: "p".into(), text: &text }).unwrap().cells(None).remove(0)
     }
 
     fn moved(pushes: u64, pulls: u64) -> Counted {

@@ -36,7 +36,7 @@ use self::gate::Attendance;
 use self::pair::Pair;
 use self::process::Task;
 pub(super) use self::process::with_signals_blocked;
-use self::pump::Plan;
+use self::pump::Relay;
 use crate::desc::{Desc, Kind, RxGuard, TxGuard};
 use crate::follow::{self, follow_if_relayed};
 use crate::io::Anchor;
@@ -205,9 +205,9 @@ fn start(
     let _ = kernel::setsockopt(ours, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
     // So that the program's urgent bytes come in their turn, where they are seen to stand at the mark.
     let _ = kernel::setsockopt(ours, libc::SOL_SOCKET, libc::SO_OOBINLINE, &1i32);
-    let set = Plan::watch(anchor, ours).map_err(|_| Reason::DescriptorsShort)?;
+    let set = Relay::watch(anchor, ours).map_err(|_| Reason::DescriptorsShort)?;
     let lane = desc.lane();
-    let plan = Plan {
+    let relay = Relay {
         lane,
         side,
         end: desc.end(),
@@ -220,7 +220,7 @@ fn start(
     let task = Task {
         fds: [anchor, ours, set, attendance.gate, attendance.app],
         memory: [(lane.address(), lane_bytes(lane.ring_bytes())), (core::ptr::from_ref(side) as usize, SIDE_BYTES)],
-        plan,
+        relay,
     };
     let started = process::start(task);
     let _ = sys::close(set);

@@ -3,9 +3,9 @@ use crate::paper::built_in::{BUILT_IN, text};
 
 const HEAD: &str = "format = 1\nname = \"p\"\ntitle = \"P\"\ndocument = \"D\"\n";
 
-fn parse(rest: &str) -> Result<Plan> {
+fn parse(rest: &str) -> Result<PaperPlan> {
     let text = format!("{HEAD}{rest}");
-    Plan::parse(&Source { name: "p.toml".into(), text: &text })
+    PaperPlan::parse(&Source { name: "p.toml".into(), text: &text })
 }
 
 fn table(rest: &str) -> String {
@@ -15,7 +15,7 @@ fn table(rest: &str) -> String {
 #[test]
 fn built_in_plans_are_plans_with_cells_of_their_own() {
     for (name, text) in BUILT_IN {
-        let plan = Plan::parse(&Source { name: name.into(), text }).unwrap();
+        let plan = PaperPlan::parse(&Source { name: name.into(), text }).unwrap();
         assert_eq!(plan.name.get_ref(), name);
         let cells = plan.cells(None);
         let names: BTreeSet<String> = cells.iter().map(Cell::name).collect();
@@ -133,10 +133,10 @@ fn what_is_wrong_with_the_plan_itself_is_told_too() {
     let error = parse(&format!("{good}{good}")).unwrap_err().to_string();
     assert!(error.starts_with("p.toml:11:6: there are two tables"), "{error}");
     let other = HEAD.replace("format = 1", "format = 2") + &good;
-    let error = Plan::parse(&Source { name: "p.toml".into(), text: &other }).unwrap_err().to_string();
+    let error = PaperPlan::parse(&Source { name: "p.toml".into(), text: &other }).unwrap_err().to_string();
     assert!(error.starts_with("p.toml:1:10: format 2"), "{error}");
     let other = HEAD.replace("\"p\"", "\"p/../x\"") + &good;
-    assert!(Plan::parse(&Source { name: "p.toml".into(), text: &other }).is_err());
+    assert!(PaperPlan::parse(&Source { name: "p.toml".into(), text: &other }).is_err());
     assert!(text("no-such-plan").unwrap_err().to_string().contains("servernet"));
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("p.toml");

@@ -20,7 +20,7 @@ use beeline_shm::Fd;
 use beeline_shm::sys::{self, call};
 use beeline_stats::Reason;
 
-use super::pump::Plan;
+use super::pump::Relay;
 use super::shed;
 use crate::kernel;
 
@@ -34,7 +34,7 @@ pub(super) struct Task {
     /// Memory it keeps: address and length.
     pub memory: [(usize, usize); 2],
     /// What it does with them.
-    pub plan: Plan,
+    pub relay: Relay,
 }
 
 /// What midwife and relay find at the bottom of their stack.
@@ -230,7 +230,7 @@ fn relay(birth: &Birth) -> ! {
     let _ = sys::close(birth.pipe[1]);
     let [lane, side] = task.memory;
     shed::memory(&[lane, side, (birth.stack, STACK_BYTES)]);
-    task.plan.carry_out();
+    task.relay.pump();
     end()
 }
 

@@ -42,9 +42,9 @@ const TURN: usize = 16;
 /// Turns between two looks at who has come, while there is no sleep.
 const TURNS_PER_LOOK: u32 = 16;
 
-/// The two ends that a relay connects.
+/// What a relay connects, and how it attends to that.
 #[derive(Clone, Copy)]
-pub(super) struct Plan {
+pub(super) struct Relay {
     pub lane: LaneMemory,
     pub side: &'static SideState,
     pub end: End,
@@ -78,7 +78,7 @@ enum Moved {
 }
 
 struct Pump {
-    plan: Plan,
+    relay: Relay,
     outward: State,
     inward: State,
     /// The peer's process is gone, or has closed.
@@ -91,7 +91,7 @@ struct Pump {
     skipped: u32,
 }
 
-impl Plan {
+impl Relay {
     /// Makes the set in which both ends are watched.
     pub(super) fn watch(anchor: i32, socket: i32) -> Result<i32, Errno> {
         let set = kernel::epoll_create()?;
@@ -107,9 +107,9 @@ impl Plan {
     }
 
     /// Pumps until both directions are over.
-    pub(super) fn carry_out(&self) {
+    pub(super) fn pump(&self) {
         let mut pump = Pump {
-            plan: *self,
+            relay: *self,
             outward: State::Open,
             inward: State::Open,
             peer_gone: false,
@@ -130,13 +130,13 @@ impl Pump {
         // Urgent bytes are passed on as such; what the program makes of them is its socket's affair.
         // A fault is found again by the first look.
         let _ = self.reader().set_inline(false, &self.bells());
-        self.plan.attendance.begin(self.plan.set, self.plan.side);
+        self.relay.attendance.begin(self.relay.set, self.relay.side);
         let mut turns = 0u32;
-        while self.outward == State::Open || self.inward == State::Open || self.plan.attendance.is_open() {
+        while self.outward == State::Open || self.inward == State::Open || self.relay.attendance.is_open() {
             turns = turns.wrapping_add(1);
             if turns.is_multiple_of(TURNS_PER_LOOK) {
                 // While there is always something to move nothing else is heard.
-                self.plan.attendance.serve(self.plan.side);
+                self.relay.attendance.serve(self.relay.side);
             }
             let turn = match self.turn() {
                 Moved::Nothing => match self.spin() {
@@ -164,19 +164,19 @@ impl Pump {
     }
 
     fn reader(&self) -> Reader<'_, LaneMemory> {
-        Reader::new(self.plan.lane, self.plan.end, &self.plan.side.rx, &self.plan.side.tx)
+        Reader::new(self.relay.lane, self.relay.end, &self.relay.side.rx, &self.relay.side.tx)
     }
 
     fn writer(&self) -> Writer<'_, LaneMemory> {
-        Writer::new(self.plan.lane, self.plan.end, &self.plan.side.tx, &self.plan.side.rx)
+        Writer::new(self.relay.lane, self.relay.end, &self.relay.side.tx, &self.relay.side.rx)
     }
 
     fn bells(&self) -> SomeBells {
-        SomeBells { plan: self.plan, kept: u32::from(self.plan.attendance.is_open()) }
+        SomeBells { relay: self.relay, kept: u32::from(self.relay.attendance.is_open()) }
     }
 
     fn peer_flags(&self) -> u32 {
-        self.plan.lane.flags(self.plan.end.peer())
+        self.relay.lane.flags(self.relay.end.peer())
     }
 
     /// From the lane to the socket.
@@ -203,14 +203,14 @@ impl Pump {
                     return Moved::Reset;
                 }
                 if gone || said & (flags::FIN | flags::CLOSED) != 0 {
-                    let _ = kernel::shutdown(self.plan.socket, libc::SHUT_WR);
+                    let _ = kernel::shutdown(self.relay.socket, libc::SHUT_WR);
                     self.outward = State::Over;
                     return Moved::Some;
                 }
                 return moved;
             }
-            let from = self.plan.lane.pieces(self.plan.end.peer(), position, unread.min(PART_BYTES));
-            match transfer(libc::SYS_sendmsg, self.plan.socket, from) {
+            let from = self.relay.lane.pieces(self.relay.end.peer(), position, unread.min(PART_BYTES));
+            match transfer(libc::SYS_sendmsg, self.relay.socket, from) {
                 Ok(sent) => {
                     self.socket_full = false;
                     match self.reader().skip(sent, &self.bells()) {
@@ -240,7 +240,7 @@ impl Pump {
             if self.reader().take_urgent(true, &mut byte).is_err() {
                 return Moved::Reset;
             }
-            match kernel::send(self.plan.socket, &byte, libc::MSG_OOB | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+            match kernel::send(self.relay.socket, &byte, libc::MSG_OOB | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
                 Ok(_) => {}
                 Err(Errno(libc::EAGAIN)) => {
                     self.socket_full = true;
@@ -261,7 +261,7 @@ impl Pump {
     #[cold]
     fn move_urgent_inward(&mut self) -> Moved {
         let mut byte = [0u8];
-        match kernel::recv(self.plan.socket, &mut byte, libc::MSG_DONTWAIT) {
+        match kernel::recv(self.relay.socket, &mut byte, libc::MSG_DONTWAIT) {
             Ok(1) => {}
             // The rest is found by the usual way.
             _ => return Moved::Some,
@@ -270,7 +270,7 @@ impl Pump {
             if self.peer_flags() & flags::SIGNALLED != 0 {
                 // A peer that is gone is found by what follows.
                 let out_of_band = libc::MSG_OOB | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-                let _ = kernel::send(self.plan.anchor, &[beeline_wire::hello::BELL], out_of_band);
+                let _ = kernel::send(self.relay.anchor, &[beeline_wire::hello::BELL], out_of_band);
             }
         };
         match self.writer().write_urgent(Source::from(&byte[..]), &self.bells(), announce) {
@@ -281,7 +281,7 @@ impl Pump {
 
     /// Bytes that the peer has not read.
     fn unread(&self) -> u32 {
-        self.plan.side.tx.tail().wrapping_sub(self.plan.lane.head(self.plan.end.peer()))
+        self.relay.side.tx.tail().wrapping_sub(self.relay.lane.head(self.relay.end.peer()))
     }
 
     /// Whether the peer's end is reset: by its word, or by its death with bytes of ours unread, or
@@ -291,7 +291,7 @@ impl Pump {
             return true;
         }
         // A bridge that vanishes before its end of stream took with it what it had not delivered.
-        let bridged = || self.plan.side.is(state::BRIDGED) && said & flags::FIN == 0;
+        let bridged = || self.relay.side.is(state::BRIDGED) && said & flags::FIN == 0;
         self.peer_gone && said & flags::CLOSED == 0 && (bridged() || self.unread() != 0)
     }
 
@@ -323,15 +323,15 @@ impl Pump {
                         continue;
                     }
                 },
-                false => self.plan.lane.pieces(self.plan.end, position, free.min(PART_BYTES)),
+                false => self.relay.lane.pieces(self.relay.end, position, free.min(PART_BYTES)),
             };
-            match transfer(libc::SYS_recvmsg, self.plan.socket, to) {
+            match transfer(libc::SYS_recvmsg, self.relay.socket, to) {
                 // The error of a reset was taken already; what follows the last byte is no end of stream.
                 Ok(0) if self.socket_failed => return Moved::Reset,
                 Ok(0) => {
                     self.inward = State::Over;
                     self.say(flags::FIN);
-                    let _ = kernel::shutdown(self.plan.anchor, libc::SHUT_WR);
+                    let _ = kernel::shutdown(self.relay.anchor, libc::SHUT_WR);
                     return Moved::Some;
                 }
                 // The peer reads no more, and TCP answers such bytes by a reset.
@@ -359,7 +359,7 @@ impl Pump {
         /// asm-generic/sockios.h
         const SIOCATMARK: u64 = 0x8905;
         let mut mark = 0;
-        kernel::ioctl_int(self.plan.socket, SIOCATMARK, &mut mark).is_ok() && mark != 0
+        kernel::ioctl_int(self.relay.socket, SIOCATMARK, &mut mark).is_ok() && mark != 0
     }
 
     /// Whether the peer takes no bytes any more: it has closed, or shut down both halves.
@@ -370,7 +370,7 @@ impl Pump {
 
     /// Sets flags of this end, so that the peer's next send looks at them.
     fn say(&self, said: u32) {
-        let (lane, end) = (&self.plan.lane, self.plan.end);
+        let (lane, end) = (&self.relay.lane, self.relay.end);
         lane.set_flags(end, lane.flags(end) | said);
         crate::io::force_peer_look(lane, end);
     }
@@ -381,22 +381,22 @@ impl Pump {
         (self.outward, self.inward) = (State::Over, State::Over);
         // A reset is no FIN: only one that was sent before it is seen before it.
         self.say(flags::CLOSED | flags::RESET);
-        let _ = kernel::shutdown(self.plan.anchor, libc::SHUT_RDWR);
+        let _ = kernel::shutdown(self.relay.anchor, libc::SHUT_RDWR);
         let abort = libc::linger { l_onoff: 1, l_linger: 0 };
-        let _ = kernel::setsockopt(self.plan.socket, libc::SOL_SOCKET, libc::SO_LINGER, &abort);
-        let _ = beeline_shm::sys::close(self.plan.socket);
+        let _ = kernel::setsockopt(self.relay.socket, libc::SOL_SOCKET, libc::SO_LINGER, &abort);
+        let _ = beeline_shm::sys::close(self.relay.socket);
     }
 }
 
 /// The anchor's bells but for some that stay there for others.
 struct SomeBells {
-    plan: Plan,
+    relay: Relay,
     kept: u32,
 }
 
 impl SomeBells {
     fn anchor(&self) -> AnchorBells {
-        AnchorBells(self.plan.anchor)
+        AnchorBells(self.relay.anchor)
     }
 }
 
@@ -404,8 +404,8 @@ impl Bells for SomeBells {
     fn ring(&self) -> Result<(), BellFault> {
         // The tables, which tell others whether the peer is gone, are not here.
         self.anchor().ring_unless(|| {
-            let revents = kernel::poll_now(self.plan.anchor, 0);
-            let shut = self.plan.lane.flags(self.plan.end.peer()) & SHUT_BOTH == SHUT_BOTH;
+            let revents = kernel::poll_now(self.relay.anchor, 0);
+            let shut = self.relay.lane.flags(self.relay.end.peer()) & SHUT_BOTH == SHUT_BOTH;
             revents & libc::POLLERR != 0 || revents & libc::POLLHUP != 0 && !shut
         })
     }

@@ -15,17 +15,17 @@ impl Pump {
     pub(super) fn spin(&mut self) -> Moved {
         /// Looks at the ring between two at the socket.
         const LOOKS: u32 = 16;
-        let shown = |end| self.plan.lane.cpu(end).load(Relaxed);
-        if is_near(shown(self.plan.end.peer()), shown(self.plan.end)) == Some(true) {
+        let shown = |end| self.relay.lane.cpu(end).load(Relaxed);
+        if is_near(shown(self.relay.end.peer()), shown(self.relay.end)) == Some(true) {
             return Moved::Nothing;
         }
-        let looks = Looks { least_ns: 1_000, probe_ns: 4_000, most_ns: self.plan.spin_ns_max };
+        let looks = Looks { least_ns: 1_000, probe_ns: 4_000, most_ns: self.relay.spin_ns_max };
         let skip = || {
             self.skipped = self.skipped.wrapping_add(1);
             self.skipped.wrapping_sub(1)
         };
         let Some(budget_ns) = looks.grant(self.spin_ns, skip) else { return Moved::Nothing };
-        let (lane, peer, head) = (self.plan.lane, self.plan.end.peer(), self.plan.side.rx.head());
+        let (lane, peer, head) = (self.relay.lane, self.relay.end.peer(), self.relay.side.rx.head());
         let (moved, next_ns) = looks.spin(budget_ns, now_ns, || {
             for _ in 0..LOOKS {
                 if lane.cursor(peer).tail != head && !self.socket_full {
@@ -48,7 +48,7 @@ impl Pump {
             match self.reader().arm(Since::Read, &self.bells()) {
                 Ok(Armed::Ready) => return Moved::Some,
                 // Of a peer that keeps its anchor the kernel tells no end.
-                Ok(Armed::Sleep) if self.plan.lane.flags(self.plan.end.peer()) & flags::CLOSED != 0 => {
+                Ok(Armed::Sleep) if self.relay.lane.flags(self.relay.end.peer()) & flags::CLOSED != 0 => {
                     return Moved::Some;
                 }
                 Ok(Armed::Sleep) => {}
@@ -63,10 +63,10 @@ impl Pump {
             }
         }
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
-        let args = [self.plan.set as usize, events.as_mut_ptr() as usize, events.len(), usize::MAX, 0, 8];
+        let args = [self.relay.set as usize, events.as_mut_ptr() as usize, events.len(), usize::MAX, 0, 8];
         // SAFETY: room for as many events; no timeout, no mask.
         let woken = unsafe { call(libc::SYS_epoll_pwait, args) };
-        self.plan.lane.cpu(self.plan.end).store(kernel::cpu().wrapping_add(1), Relaxed);
+        self.relay.lane.cpu(self.relay.end).store(kernel::cpu().wrapping_add(1), Relaxed);
         let count = match woken {
             Ok(count) => count,
             Err(Errno(libc::EINTR)) => return Moved::Some,
@@ -77,7 +77,7 @@ impl Pump {
             if what == ANCHOR {
                 self.anchor_said(happened);
             } else if what != SOCKET {
-                self.plan.attendance.heard(what, self.plan.side);
+                self.relay.attendance.heard(what, self.relay.side);
             } else if happened & (libc::EPOLLERR | libc::EPOLLHUP) != 0 && self.socket_is_reset() {
                 return self.drain_socket();
             } else if happened & libc::EPOLLOUT != 0 {
@@ -89,7 +89,7 @@ impl Pump {
 
     fn anchor_said(&mut self, happened: i32) {
         if happened & libc::EPOLLIN != 0 {
-            self.plan.side.rx.note_bell();
+            self.relay.side.rx.note_bell();
         }
         // An anchor with both halves shut down, by either end, looks like a dead one. Then nothing is left to learn.
         let said = self.peer_flags();
@@ -101,7 +101,7 @@ impl Pump {
 
     /// Whether the other end of the socket has gone without the usual words.
     fn socket_is_reset(&self) -> bool {
-        kernel::getsockopt::<i32>(self.plan.socket, libc::SOL_SOCKET, libc::SO_ERROR).is_ok_and(|error| error != 0)
+        kernel::getsockopt::<i32>(self.relay.socket, libc::SOL_SOCKET, libc::SO_ERROR).is_ok_and(|error| error != 0)
     }
 
     #[cold]
