@@ -236,9 +236,8 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
                 return side.take_error().map_or(Continue(()), |errno| Break(Outcome::Fail(errno)));
             }
             return match empty(fd, desc, guard, self.peeks()) {
-                Some(Outcome::Kernel) => Break(left(self.given, desc, 0)),
-                Some(outcome) => Break(outcome),
-                None => Continue(()),
+                Break(Outcome::Kernel) => Break(left(self.given, desc, 0)),
+                next => next,
             };
         }
         let since = if self.peeks() {
@@ -305,20 +304,22 @@ pub(super) fn end_of_stream(side: &SideState) -> Result<(), Errno> {
 ///
 /// A peer that was killed, or that ended without a close, has told nobody but the kernel. That is asked in either case:
 /// by one that `peeks` always, as it mostly wants to know whether the peer is still there, else now and then.
+///
+/// What the call returns, or that it looks again.
 #[inline]
-pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard, peeks: bool) -> Option<Outcome> {
+pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard, peeks: bool) -> ControlFlow<Outcome> {
     if guard.side.is(state::OFFERED) && upkeep::is_due() {
         drop(guard);
-        return if upkeep::look_after() { None } else { Some(Outcome::fail(libc::EAGAIN)) };
+        return if upkeep::look_after() { Continue(()) } else { Break(Outcome::fail(libc::EAGAIN)) };
     }
     if comes_at_once(desc, &guard) {
-        return None;
+        return Continue(());
     }
     // Who shares it may wait otherwise, and so may a set that came with it from another program.
     let is_excused = desc.pace.take_excuse() && !desc.shared.load(Relaxed);
     if is_excused || desc.entries.load(Relaxed) != 0 || desc.pace.count_empty() % EAGAINS_PER_ARM != 1 {
         if !peeks && ticks().wrapping_sub(desc.pace.looked()) < ASK_TICKS {
-            return Some(Outcome::fail(libc::EAGAIN));
+            return Break(Outcome::fail(libc::EAGAIN));
         }
         drop(guard);
         return unless_ended(fd, desc);
@@ -331,10 +332,10 @@ pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard, peeks: bool) -
     }
     match armed {
         Ok(Armed::Sleep) => unless_ended(fd, desc),
-        Ok(Armed::Ready) => None,
+        Ok(Armed::Ready) => Continue(()),
         Err(failure) => match fault(fd, desc, failure, 0) {
-            Next::Kernel => Some(Outcome::Kernel),
-            Next::Again => None,
+            Next::Kernel => Break(Outcome::Kernel),
+            Next::Again => Continue(()),
         },
     }
 }
@@ -344,20 +345,20 @@ const ASK_TICKS: u64 = 1_000_000;
 
 /// What a receive that found nothing returns, if the kernel knows of no end either; else it is to look again.
 #[cold]
-fn unless_ended(fd: i32, desc: &'static Desc) -> Option<Outcome> {
+fn unless_ended(fd: i32, desc: &'static Desc) -> ControlFlow<Outcome> {
     desc.pace.look(ticks());
     let revents = kernel::poll_now(fd, libc::POLLRDHUP);
     if revents == 0 || !table::leads_to(fd, desc) {
-        return Some(Outcome::fail(libc::EAGAIN));
+        return Break(Outcome::fail(libc::EAGAIN));
     }
     match kernel_said(fd, desc, revents) {
-        Next::Kernel => Some(Outcome::Kernel),
+        Next::Kernel => Break(Outcome::Kernel),
         Next::Again => {
             // Where another thread begins the connection again nothing has changed yet.
             let side = desc.side();
             let has_changed =
                 !desc.is_lane() || receive_over(side) || side.error.load(Relaxed) != 0 || unread_hint(desc, side) != 0;
-            (!has_changed).then_some(Outcome::fail(libc::EAGAIN))
+            if has_changed { Continue(()) } else { Break(Outcome::fail(libc::EAGAIN)) }
         }
     }
 }

@@ -264,7 +264,7 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
             if self.bulk.is_some() && sent >= BULK_BYTES {
                 desc.bulk.sent(desc.lane().ring_bytes(), sent, ticks().wrapping_sub(self.began));
             }
-            return full(fd, desc, guard, sent).map_or(Continue(()), Break);
+            return full(fd, desc, guard, sent);
         }
         let has_moved = sent != 0 || self.has_moved;
         let timeout = side.snd_timeout_ns.load(Relaxed);
@@ -358,7 +358,7 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
 
 /// A non-blocking send that found no room for all: what it returns, or that it goes on.
 #[cold]
-pub(super) fn full(fd: i32, desc: &'static Desc, mut guard: TxGuard, sent: usize) -> Option<Outcome> {
+pub(super) fn full(fd: i32, desc: &'static Desc, mut guard: TxGuard, sent: usize) -> ControlFlow<Outcome> {
     desc.pace.count_full();
     if desc.entries.load(Relaxed) != 0 {
         // A wait of ours will look after it.
@@ -369,15 +369,15 @@ pub(super) fn full(fd: i32, desc: &'static Desc, mut guard: TxGuard, sent: usize
         let armed = guard.arm(&Anchor(fd));
         drop(guard);
         match armed {
-            Ok(Armed::Ready) if writable_hint(desc, desc.side()) => return None,
+            Ok(Armed::Ready) if writable_hint(desc, desc.side()) => return Continue(()),
             Ok(_) => {}
             Err(failure) => {
                 fault(fd, desc, failure, 0);
-                return None;
+                return Continue(());
             }
         }
     }
-    Some(if sent != 0 { Outcome::Done(sent as isize) } else { Outcome::fail(libc::EAGAIN) })
+    Break(if sent != 0 { Outcome::Done(sent as isize) } else { Outcome::fail(libc::EAGAIN) })
 }
 
 /// Counts a send. Whether the kernel is to be asked after it.

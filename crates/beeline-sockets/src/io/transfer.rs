@@ -7,6 +7,7 @@
 //! 3. Waiting is done before, with no lock held: for the pipe first, as the kernel does, then for the lane.
 
 use core::mem::MaybeUninit;
+use core::ops::ControlFlow::{Break, Continue};
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{Since, Source};
@@ -333,9 +334,9 @@ fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<u
         // SPLICE_F_NONBLOCK is about the pipe alone.
         if side.nonblock.load(Relaxed) != 0 {
             match receiving::empty(fd, desc, guard, false) {
-                Some(Outcome::Kernel) => return Err(left(given, desc, 0)),
-                Some(outcome) => return Err(outcome),
-                None => continue,
+                Break(Outcome::Kernel) => return Err(left(given, desc, 0)),
+                Break(outcome) => return Err(outcome),
+                Continue(()) => continue,
             }
         }
         let timeout = side.rcv_timeout_ns.load(Relaxed);
@@ -408,9 +409,9 @@ fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool) -> Result
         }
         if side.nonblock.load(Relaxed) != 0 {
             match sending::full(fd, desc, guard, moved) {
-                Some(outcome) if moved == 0 => return Err(outcome),
-                Some(_) => return Ok(moved),
-                None => continue,
+                Break(outcome) if moved == 0 => return Err(outcome),
+                Break(_) => return Ok(moved),
+                Continue(()) => continue,
             }
         }
         let timeout = side.snd_timeout_ns.load(Relaxed);
