@@ -27,6 +27,7 @@ pub mod fd_cell;
 pub mod files;
 pub mod hidden;
 pub mod kernel;
+pub mod lazy_fd;
 pub mod limits;
 pub mod lock;
 pub mod outcome;

@@ -337,10 +337,11 @@ fn tell(epfd: i32, set: &Set) {
 /// All sets are the kernel's alone from now on: there are no lanes any more, and nobody is to see the waker or what is
 /// parked.
 pub fn leave_sets() {
-    let waker = WAKER.load(Relaxed);
     every_set(|epfd, set| {
         unpark_all(epfd, set);
-        if set.has_waker.load(Relaxed) {
+        if set.has_waker.load(Relaxed)
+            && let Some(waker) = WAKER.get()
+        {
             let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, waker, None);
         }
     });

@@ -8,12 +8,13 @@
 //!    lane's lock whether the lane is named in a sleep, and raises the alarm then ([`alarm_poller`]). The sleeper said
 //!    that it sleeps before it named the first.
 
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use beeline_shm::{full_fence, sys};
 use libc::{POLLIN, pollfd};
 
 use super::pollers::pollers;
+use crate::lazy_fd::LazyFd;
 use crate::{hidden, kernel, process};
 
 /// The number of the last sleep. The first is random, so that no other process's is the same.
@@ -24,18 +25,16 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 #[unsafe(link_section = ".fork.written")]
 static POLLER_SLEEPS: AtomicBool = AtomicBool::new(false);
 
-/// The eventfd that wakes it, hidden; -1 until it is needed.
+/// The eventfd that wakes it.
 #[unsafe(link_section = ".fork.written")]
-static ALARM: AtomicI32 = AtomicI32::new(-1);
+static ALARM: LazyFd = LazyFd::new();
 
 /// In the child of a `fork`: its sleeps are others than the parent's, and so is its alarm.
 pub(super) fn reset_after_fork() {
     if LAST.load(Relaxed) != 0 {
         LAST.store(0, Relaxed);
     }
-    let parents = ALARM.load(Relaxed);
-    if parents >= 0 {
-        ALARM.store(-1, Relaxed);
+    if let Some(parents) = ALARM.take() {
         POLLER_SLEEPS.store(false, Relaxed);
         hidden::close_hidden(parents);
     }
@@ -107,8 +106,9 @@ pub(crate) fn poller_sleeps() -> bool {
 /// Wakes the thread that sleeps so. Called for a lane that is named in a sleep, with no lock of it held.
 #[cold]
 pub(crate) fn alarm_poller() {
-    let alarm = ALARM.load(Relaxed);
-    if POLLER_SLEEPS.load(Relaxed) && alarm >= 0 {
+    if let Some(alarm) = ALARM.get()
+        && POLLER_SLEEPS.load(Relaxed)
+    {
         let one = 1u64;
         let args = [alarm as usize, (&raw const one) as usize, size_of::<u64>(), 0, 0, 0];
         // SAFETY: a live number.
@@ -121,19 +121,5 @@ fn alarm() -> Option<i32> {
     if process::VFORKS.load(Relaxed) != 0 {
         return None;
     }
-    let present = ALARM.load(Relaxed);
-    if present >= 0 {
-        return Some(present);
-    }
-    if !hidden::has_room() {
-        return None;
-    }
-    let fd = hidden::keep(kernel::eventfd(0).ok()? as i32)?;
-    match ALARM.compare_exchange(-1, fd, Relaxed, Relaxed) {
-        Ok(_) => Some(fd),
-        Err(other) => {
-            hidden::close_hidden(fd);
-            Some(other)
-        }
-    }
+    ALARM.get_or_make(|| if hidden::has_room() { hidden::keep(kernel::eventfd(0).ok()? as i32) } else { None })
 }
