@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use beeline_shm::sys::{SysResult, call};
 
 use crate::Errno;
+use crate::linux::TCP_CLOSE;
 
 pub use descriptors::{
     disown, duplicate, fcntl, is_blocking, is_close_on_exec, is_pipe, set_close_on_exec, set_status_flags, status_flags,
@@ -439,9 +440,6 @@ pub fn now_ns() -> u64 {
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
-
-/// The state of a TCP socket that is not connected, nor about to be.
-pub const TCP_CLOSE: u8 = 7;
 
 /// The state of a TCP socket, by its number in the kernel.
 pub fn tcp_state(fd: i32) -> Option<u8> {

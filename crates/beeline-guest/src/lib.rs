@@ -29,6 +29,7 @@ pub mod hidden;
 pub mod kernel;
 pub mod lazy_fd;
 pub mod limits;
+pub mod linux;
 pub mod lock;
 pub mod outcome;
 pub mod proc;

@@ -48,8 +48,6 @@ pub use tickets::{abandoned, begin, ended, failed};
 
 pub use afar::{Afar, afar, elsewhere, left_to_tcp, looked_again, note_unmet, source_for};
 
-const NETLINK_ROUTE: i32 = 0;
-const NETLINK_SOCK_DIAG: i32 = 4;
 /// How long an answer counts.
 const REMEMBERED_NS: u64 = 2_000_000;
 /// How long "that address is on another host" counts. TCP is never wrong.
@@ -379,7 +377,7 @@ pub fn note_in_vain(destination: SocketAddr) {
 
 fn ask_route(destination: SocketAddr) -> Result<Place, Reason> {
     let query = RouteQuery::new(destination);
-    let mut socket = Netlink::open(NETLINK_ROUTE)?;
+    let mut socket = Netlink::open(libc::NETLINK_ROUTE)?;
     socket.send(query.encode(Netlink::SEQUENCE).as_bytes())?;
     let mut buffer = [0; route::REPLY_BYTES_MAX];
     for _ in 0..DATAGRAMS_MAX {
@@ -401,7 +399,7 @@ fn ask_route(destination: SocketAddr) -> Result<Place, Reason> {
 
 fn ask_listener(destination: SocketAddr, source: SocketAddr) -> Result<beeline_wire::diag::Listener, Reason> {
     let query = ListenerQuery::new(destination, Some(source));
-    let mut socket = Netlink::open(NETLINK_SOCK_DIAG)?;
+    let mut socket = Netlink::open(libc::NETLINK_SOCK_DIAG)?;
     socket.send(&query.encode(Netlink::SEQUENCE))?;
     let mut buffer = [0; REPLY_BYTES_MAX];
     for _ in 0..DATAGRAMS_MAX {

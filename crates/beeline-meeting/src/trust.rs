@@ -12,10 +12,9 @@ use beeline_shm::Fd;
 use beeline_shm::sys::call;
 use beeline_stats::tunables::ForeignUid;
 
+use crate::linux::SO_PASSRIGHTS;
 use crate::{kernel, proc};
 
-/// `SO_PASSRIGHTS` in asm-generic/socket.h since Linux 6.16; the libc crate does not have it yet.
-const SO_PASSRIGHTS: i32 = 83;
 const OVERFLOW_UID_DEFAULT: u32 = 65534;
 /// `PROC_USER_INIT_INO` of include/linux/proc_ns.h.
 const FIRST_USER_NAMESPACE: u32 = 0xEFFF_FFFD;

@@ -9,11 +9,8 @@
 use crate::Fd;
 use crate::sys::{self, Errno, call};
 
-const TMPFS_MAGIC: i64 = 0x0102_1994;
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 const PUBLISHED: i32 = SEALS | libc::F_SEAL_FUTURE_WRITE;
-/// What the kernel adds where `vm.memfd_noexec` is set: nobody can make the file executable.
-const F_SEAL_EXEC: i32 = 0x20;
 
 /// What is wrong with a memfd that somebody sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,7 +91,8 @@ pub fn check_seals(fd: i32) -> Result<(), MemfdFault> {
 fn has_seals(fd: i32, wanted: i32) -> Result<(), MemfdFault> {
     // SAFETY: plain numbers.
     let seals = unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_GET_SEALS as usize, 0, 0, 0, 0]) };
-    if seals.is_ok_and(|seals| seals as i32 & !F_SEAL_EXEC == wanted) { Ok(()) } else { Err(MemfdFault::Seals) }
+    // `F_SEAL_EXEC` is what the kernel adds where `vm.memfd_noexec` is set: nobody can make the file executable.
+    if seals.is_ok_and(|seals| seals as i32 & !libc::F_SEAL_EXEC == wanted) { Ok(()) } else { Err(MemfdFault::Seals) }
 }
 
 /// Checks a memfd that came from another process. `F_GET_SEALS` goes first because it never blocks,
@@ -121,7 +119,7 @@ fn check_place_and_size(fd: i32, length: usize) -> Result<FileId, MemfdFault> {
     let mut file_system: libc::statfs = unsafe { core::mem::zeroed() };
     // SAFETY: the kernel writes one `struct statfs` into a live local of that type.
     let ok = unsafe { call(libc::SYS_fstatfs, [fd as usize, (&raw mut file_system) as usize, 0, 0, 0, 0]) };
-    if ok.is_err() || file_system.f_type as i64 != TMPFS_MAGIC {
+    if ok.is_err() || file_system.f_type != libc::TMPFS_MAGIC {
         return Err(MemfdFault::FileSystem);
     }
     match identify(fd) {

@@ -21,9 +21,6 @@ pub use beeline_guest::Errno;
 
 use crate::kernel::{self, SockAddr};
 
-const SO_COOKIE: i32 = 57;
-const SO_PEERPIDFD: i32 = 77;
-
 /// The nice value of the agent's threads.
 const NICE: isize = -10;
 
@@ -71,7 +68,7 @@ pub fn pair() -> Result<(std::os::fd::OwnedFd, std::os::fd::OwnedFd), Errno> {
     // SAFETY: a live place for two descriptors.
     unsafe { call(libc::SYS_socketpair, args) }?;
     let [client, server] = ends.map(own);
-    let cookie: u64 = kernel::getsockopt(server.as_raw_fd(), libc::SOL_SOCKET, SO_COOKIE)?;
+    let cookie: u64 = kernel::getsockopt(server.as_raw_fd(), libc::SOL_SOCKET, libc::SO_COOKIE)?;
     let name = SockAddr::abstract_unix(DoorName::encode(cookie).as_bytes()).ok_or(Errno(libc::EINVAL))?;
     kernel::bind(server.as_raw_fd(), &name)?;
     let _ = crate::trust::refuse_rights(client.as_raw_fd());
@@ -116,11 +113,10 @@ pub fn answer(carrier: i32, bytes: &[u8], descriptor: Option<i32>) -> Result<(),
 /// `EBADF` for nothing; `ESRCH` for a process that has ended; `EACCES` for one that is not that user's any more;
 /// `EPERM` without the power to; `ENOPROTOOPT` before Linux 6.5.
 pub fn taken_from(carrier: i32, number: u32) -> Result<i32, Errno> {
-    const PIDFD_GETFD: libc::c_long = 438;
     let maker: libc::ucred = kernel::getsockopt(carrier, libc::SOL_SOCKET, libc::SO_PEERCRED)?;
-    let process = own(kernel::getsockopt(carrier, libc::SOL_SOCKET, SO_PEERPIDFD)?);
+    let process = own(kernel::getsockopt(carrier, libc::SOL_SOCKET, libc::SO_PEERPIDFD)?);
     // SAFETY: plain numbers.
-    let taken = unsafe { call(PIDFD_GETFD, [process.as_raw_fd() as usize, number as usize, 0, 0, 0, 0]) }?;
+    let taken = unsafe { call(libc::SYS_pidfd_getfd, [process.as_raw_fd() as usize, number as usize, 0, 0, 0, 0]) }?;
     // In this order: what it has taken on since, it has not had when the descriptor was taken.
     match process::is_wholly_of(process.as_raw_fd(), maker.pid, maker.uid) {
         Ok(true) => Ok(taken as i32),
@@ -142,9 +138,8 @@ pub fn close(fd: i32) {
 /// Those of ioctl(2).
 pub fn namespace_of(socket: i32) -> Result<std::os::fd::OwnedFd, Errno> {
     use std::os::fd::FromRawFd;
-    const SIOCGSKNS: usize = 0x894c;
     // SAFETY: a request without an argument.
-    let fd = unsafe { call(libc::SYS_ioctl, [socket as usize, SIOCGSKNS, 0, 0, 0, 0]) }?;
+    let fd = unsafe { call(libc::SYS_ioctl, [socket as usize, libc::SIOCGSKNS as usize, 0, 0, 0, 0]) }?;
     // SAFETY: made just now, and nobody else's.
     Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(fd as i32) })
 }

@@ -11,9 +11,6 @@ use beeline_shm::sys::{SysResult, call};
 
 use crate::{Errno, hidden};
 
-/// `RWF_NOWAIT` (linux/fs.h).
-const NOWAIT: usize = 8;
-
 /// See the module.
 pub(super) struct Pipe {
     fd: i32,
@@ -123,7 +120,7 @@ fn splice_now(from: i32, to: i32, count: usize) -> SysResult {
 /// `pwritev2(2)` or `preadv2(2)` at the present position, never waiting.
 fn move_now(number: libc::c_long, pipe: i32, buffer: &mut [u8]) -> SysResult {
     let part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    let args = [pipe as usize, (&raw const part) as usize, 1, usize::MAX, usize::MAX, NOWAIT];
+    let args = [pipe as usize, (&raw const part) as usize, 1, usize::MAX, usize::MAX, libc::RWF_NOWAIT as usize];
     // SAFETY: one iovec that describes the live buffer.
     unsafe { call(number, args) }
 }

@@ -12,6 +12,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use super::ancillary::Control;
 use super::call::left;
 use crate::desc::{Desc, Pin};
+use crate::linux::{SO_EE_CODE_ZEROCOPY_COPIED, SO_EE_ORIGIN_ZEROCOPY};
 use crate::side::{SideState, extra, state};
 use crate::{Outcome, guards, watchers};
 
@@ -92,9 +93,9 @@ pub(super) fn tell(range: Range, control: &mut Control) {
     const ROOM: usize = ERROR_BYTES + size_of::<libc::sockaddr_in6>();
     let error = libc::sock_extended_err {
         ee_errno: 0,
-        ee_origin: ORIGIN_ZEROCOPY,
+        ee_origin: SO_EE_ORIGIN_ZEROCOPY,
         ee_type: 0,
-        ee_code: CODE_COPIED,
+        ee_code: SO_EE_CODE_ZEROCOPY_COPIED,
         ee_pad: 0,
         ee_info: range.first,
         ee_data: range.last,
@@ -109,7 +110,3 @@ pub(super) fn tell(range: Range, control: &mut Control) {
     };
     control.put(level, kind, data.get(..length).unwrap_or(&data));
 }
-
-// linux/errqueue.h: what the libc crate lacks. `SO_EE_ORIGIN_ZEROCOPY` and `SO_EE_CODE_ZEROCOPY_COPIED`.
-const ORIGIN_ZEROCOPY: u8 = 5;
-const CODE_COPIED: u8 = 1;

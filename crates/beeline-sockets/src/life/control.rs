@@ -14,19 +14,9 @@ use super::fds::{dup_from, hidden_refusal, note_nonblock};
 use crate::anchor::Anchor;
 use crate::app_memory::in_first_page;
 use crate::desc::{Desc, Kind};
+use crate::linux::{F_SETOWN_EX, FIOGETOWN, FIOSETOWN, SIOCATMARK, SIOCGPGRP, SIOCSPGRP};
 use crate::process::raw;
 use crate::{Outcome, epoll, follow, guards, io, kernel, options, table};
-
-// linux/fcntl.h
-const F_SETOWN_EX: i32 = 15;
-
-// asm-generic/sockios.h and linux/sockios.h
-const FIOSETOWN: u64 = 0x8901;
-const SIOCSPGRP: u64 = 0x8902;
-const FIOGETOWN: u64 = 0x8903;
-const SIOCGPGRP: u64 = 0x8904;
-const SIOCATMARK: u64 = 0x8905;
-const SIOCOUTQNSD: u64 = 0x894B;
 
 /// `fcntl(2)`.
 ///
@@ -120,7 +110,7 @@ pub unsafe fn ioctl(fd: i32, request: u64, argument: usize) -> Outcome {
         libc::FIONREAD => guards::lane_rx(fd).map(|guard| Ok(io::unread_bytes(desc, guard.side))),
         SIOCATMARK => guards::lane_rx(fd).map(|guard| Ok(u32::from(io::at_mark(desc, guard.side)))),
         libc::TIOCOUTQ => guards::lane_tx(fd).map(|guard| guard.writer().unread()),
-        SIOCOUTQNSD => Some(Ok(0)),
+        libc::SIOCOUTQNSD => Some(Ok(0)),
         FIOGETOWN | SIOCGPGRP => return Outcome::Kernel,
         // The rest of the socket requests ask about the network, which an AF_UNIX socket does not know.
         0x8900..=0x8BFF => {

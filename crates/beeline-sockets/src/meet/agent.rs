@@ -21,7 +21,7 @@ use super::pool::PooledLane;
 use crate::desc::Desc;
 use crate::side::state;
 use crate::wait::Mode;
-use crate::{ending, kernel, process};
+use crate::{ending, kernel, linux, process};
 
 pub(super) use client::{Unmet, attempt};
 pub(super) use enroll::enroll;
@@ -61,7 +61,7 @@ fn look_at_holder(desc: &'static Desc) {
     }
     let Some(holder) = desc.pooled().and_then(PooledLane::holder) else { return };
     // A peer that has closed its end has closed its holder, too: that is CLOSE_WAIT here, and no cut.
-    if kernel::tcp_state(holder) != Some(kernel::TCP_CLOSE) || desc.lane().flags(desc.end().peer()) & flags::CLOSED != 0
+    if kernel::tcp_state(holder) != Some(linux::TCP_CLOSE) || desc.lane().flags(desc.end().peer()) & flags::CLOSED != 0
     {
         return;
     }

@@ -11,7 +11,7 @@ use beeline_stats::Reason;
 
 use super::lookup;
 use crate::desc::{Connectable, Desc, Kind};
-use crate::{kernel, process, table};
+use crate::{kernel, linux, process, table};
 use beeline_meeting::paths::Ticket;
 
 /// A socket that this thread connects.
@@ -105,7 +105,7 @@ pub(super) fn leave_to_kernel(desc: &Desc) {
 
 /// Whether a blocking TCP socket is not connected, nor about to be.
 fn is_closed(fd: i32) -> bool {
-    kernel::is_blocking(fd) && kernel::tcp_state(fd) == Some(kernel::TCP_CLOSE)
+    kernel::is_blocking(fd) && kernel::tcp_state(fd) == Some(linux::TCP_CLOSE)
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 
 use beeline_stats::{Reason, Role};
 
+use crate::kernel::tcp_state;
 use crate::kernel::{self, SockAddr};
-use crate::kernel::{TCP_CLOSE, tcp_state};
+use crate::linux::TCP_CLOSE;
 use crate::{Errno, Outcome, cancel, process, stats};
 
 /// `connect(2)`. Counted is a call that begins a connection, not one that asks after it.

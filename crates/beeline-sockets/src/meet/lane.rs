@@ -18,6 +18,7 @@ use crate::anchor::Anchor;
 use crate::desc::{Desc, Draft};
 use crate::ending::observe;
 use crate::linger::end_lingering;
+use crate::linux::{F_GETOWN_EX, F_GETSIG, F_SETOWN_EX, F_SETSIG};
 use crate::operations::Operations;
 use crate::side::{MAGIC, SideState, clear_stands, force_peer_look, mark_linger, stamp_if_all_read, state};
 use crate::wait::fresh::{self, Origin};
@@ -184,10 +185,6 @@ pub(crate) fn carry_owner(from: i32, to: i32) {
         kind: i32,
         id: i32,
     }
-    const F_SETSIG: i32 = 10;
-    const F_GETSIG: i32 = 11;
-    const F_SETOWN_EX: i32 = 15;
-    const F_GETOWN_EX: i32 = 16;
     let mut owner = Owner { kind: 0, id: 0 };
     let mut ask = |fd: i32, command: i32| {
         let args = [fd as usize, command as usize, (&raw mut owner) as usize, 0, 0, 0];

@@ -35,20 +35,18 @@ mod numbers;
 use super::{lookup, offers, pool};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
+use crate::linux::{TCP_CLOSE, TCP_SYN_SENT};
 use crate::operations::Fallback;
 use crate::side::{BEING_STORED, SideState, option_of, state};
 use crate::wait;
 use crate::{Errno, Outcome, changing, epoll, guards, io, slots, stats, table, watchers};
-use kernel::{TCP_CLOSE, tcp_state};
+use kernel::tcp_state;
 
 /// How long the kernel may take to connect or to take the bytes. On one host it takes microseconds; a full
 /// accept queue makes it repeat the handshake after one second and after three.
 const PATIENCE_NS: u64 = 4_000_000_000;
 /// How long it may take to connect where the lane is as good.
 const BRIEF_NS: u64 = 20_000_000;
-
-/// The state of a TCP socket whose first packet has had no answer, by its number in the kernel.
-const TCP_SYN_SENT: u8 = 2;
 
 /// Takes the connection over to TCP, whose door has died.
 ///

@@ -9,6 +9,7 @@ use beeline_lane::End;
 
 use super::template_info;
 use crate::desc::Desc;
+use crate::linux::{IP_PROTOCOL, TCP_CLOSE, TCP_CLOSE_WAIT, TCP_ESTABLISHED, TCP_FIN_WAIT2};
 use crate::side::{SideState, state};
 use crate::{Errno, Outcome, kernel};
 use beeline_meeting::pool::PooledLane;
@@ -28,10 +29,6 @@ const WINDOW: i32 = 65536;
 const TTL: i32 = 64;
 /// Index of the loopback device.
 const LOOPBACK_INDEX: i32 = 1;
-
-// linux/in.h, linux/in6.h
-const IP_PROTOCOL: i32 = 52;
-const IPV6_ADDRFORM: i32 = 1;
 
 /// Whether the bytes would go over IPv4.
 fn over_v4(side: &SideState) -> bool {
@@ -83,7 +80,7 @@ pub(super) fn default(desc: &Desc, side: &SideState, level: i32, name: i32) -> O
         (libc::IPPROTO_IP, libc::IP_MTU) => Some(mtu(desc, side)),
         (libc::IPPROTO_IP, libc::IP_MULTICAST_TTL) if server && over_v4(side) => Some(TTL),
         (libc::IPPROTO_IP, IP_PROTOCOL) => Some(i32::from(side.local.get().port())),
-        (libc::IPPROTO_IPV6, IPV6_ADDRFORM) if v6 => Some(libc::AF_INET6),
+        (libc::IPPROTO_IPV6, libc::IPV6_ADDRFORM) if v6 => Some(libc::AF_INET6),
         (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF) if v6 && server => {
             Some(below(desc, side, level, name).unwrap_or(LOOPBACK_INDEX))
         }
@@ -92,12 +89,6 @@ pub(super) fn default(desc: &Desc, side: &SideState, level: i32, name: i32) -> O
         _ => None,
     }
 }
-
-// net/tcp_states.h
-const TCP_ESTABLISHED: u8 = 1;
-const TCP_FIN_WAIT2: u8 = 5;
-const TCP_CLOSE: u8 = 7;
-const TCP_CLOSE_WAIT: u8 = 8;
 
 /// Bytes of `struct tcp_info` in the kernels to come.
 pub(super) const INFO_BYTES: usize = 512;

@@ -2,6 +2,8 @@
 
 use beeline_stats::Reason;
 
+use crate::linux::TCP_TX_DELAY;
+
 /// What an option of a lane is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Class {
@@ -55,30 +57,6 @@ pub(super) enum Fact {
     PathMtu,
 }
 
-// linux/tcp.h, linux/in.h, linux/in6.h, asm-generic/socket.h: what the libc crate lacks.
-const TCP_FASTOPEN_CONNECT: i32 = 30;
-const TCP_ULP: i32 = 31;
-const TCP_MD5SIG_EXT: i32 = 32;
-const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
-const TCP_TX_DELAY: i32 = 37;
-const SO_RCVTIMEO_NEW: i32 = 66;
-const SO_SNDTIMEO_NEW: i32 = 67;
-const SO_TIMESTAMP_NEW: i32 = 63;
-const SO_TIMESTAMPNS_NEW: i32 = 64;
-const SO_TIMESTAMPING_NEW: i32 = 65;
-const SO_COOKIE: i32 = 57;
-const IP_OPTIONS: i32 = 4;
-const IP_UNICAST_IF: i32 = 50;
-const IPV6_UNICAST_IF: i32 = 76;
-const IPV6_PATHMTU: i32 = 61;
-const IPV6_HOPOPTS: i32 = 54;
-const IPV6_DSTOPTS: i32 = 59;
-const IPV6_RTHDR: i32 = 57;
-const IP_IPSEC_POLICY: i32 = 16;
-const IP_XFRM_POLICY: i32 = 17;
-const IPV6_IPSEC_POLICY: i32 = 34;
-const IPV6_XFRM_POLICY: i32 = 35;
-
 pub(super) const OPTION: Reason = Reason::OptionUnsupported;
 
 /// The table. What is not in it is [`Class::Template`].
@@ -91,13 +69,13 @@ pub(super) const TABLE: &[(i32, i32, Class)] = &[
     (libc::SOL_SOCKET, libc::SO_PROTOCOL, Class::Fact(Fact::Number(libc::IPPROTO_TCP))),
     (libc::SOL_SOCKET, libc::SO_ACCEPTCONN, Class::Fact(Fact::Number(0))),
     (libc::SOL_SOCKET, libc::SO_DOMAIN, Class::Fact(Fact::Family)),
-    (libc::SOL_SOCKET, SO_COOKIE, Class::Fact(Fact::Anchor)),
+    (libc::SOL_SOCKET, libc::SO_COOKIE, Class::Fact(Fact::Anchor)),
     (libc::SOL_SOCKET, libc::SO_PEERNAME, Class::Fact(Fact::PeerName)),
     (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, Class::Rate),
     (libc::SOL_SOCKET, libc::SO_RCVTIMEO, Class::ReceiveTimeout),
     (libc::SOL_SOCKET, libc::SO_SNDTIMEO, Class::SendTimeout),
-    (libc::SOL_SOCKET, SO_RCVTIMEO_NEW, Class::ReceiveTimeout),
-    (libc::SOL_SOCKET, SO_SNDTIMEO_NEW, Class::SendTimeout),
+    (libc::SOL_SOCKET, libc::SO_RCVTIMEO_NEW, Class::ReceiveTimeout),
+    (libc::SOL_SOCKET, libc::SO_SNDTIMEO_NEW, Class::SendTimeout),
     (libc::SOL_SOCKET, libc::SO_LINGER, Class::Linger),
     (libc::SOL_SOCKET, libc::SO_SNDBUF, Class::Buffer),
     (libc::SOL_SOCKET, libc::SO_RCVBUF, Class::Buffer),
@@ -112,9 +90,9 @@ pub(super) const TABLE: &[(i32, i32, Class)] = &[
     (libc::SOL_SOCKET, libc::SO_TIMESTAMP, Class::Blocking(OPTION)),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, Class::Blocking(OPTION)),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, Class::Blocking(OPTION)),
-    (libc::SOL_SOCKET, SO_TIMESTAMP_NEW, Class::Blocking(OPTION)),
-    (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW, Class::Blocking(OPTION)),
-    (libc::SOL_SOCKET, SO_TIMESTAMPING_NEW, Class::Blocking(OPTION)),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP_NEW, Class::Blocking(OPTION)),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS_NEW, Class::Blocking(OPTION)),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING_NEW, Class::Blocking(OPTION)),
     (libc::SOL_SOCKET, libc::SO_TXTIME, Class::Blocking(OPTION)),
     (libc::SOL_SOCKET, libc::SO_PEEK_OFF, Class::Blocking(OPTION)),
     (libc::IPPROTO_TCP, libc::TCP_NODELAY, Class::Switch),
@@ -127,27 +105,27 @@ pub(super) const TABLE: &[(i32, i32, Class)] = &[
     (libc::IPPROTO_TCP, libc::TCP_MAXSEG, Class::SegmentSize),
     (libc::IPPROTO_TCP, libc::TCP_INFO, Class::Fact(Fact::Info)),
     (libc::IPPROTO_TCP, libc::TCP_MD5SIG, Class::Blocking(OPTION)),
-    (libc::IPPROTO_TCP, TCP_MD5SIG_EXT, Class::Blocking(OPTION)),
+    (libc::IPPROTO_TCP, libc::TCP_MD5SIG_EXT, Class::Blocking(OPTION)),
     (libc::IPPROTO_TCP, libc::TCP_REPAIR, Class::Blocking(OPTION)),
-    (libc::IPPROTO_TCP, TCP_ULP, Class::Blocking(OPTION)),
+    (libc::IPPROTO_TCP, libc::TCP_ULP, Class::Blocking(OPTION)),
     (libc::IPPROTO_TCP, libc::TCP_INQ, Class::Range(0, 1)),
     (libc::IPPROTO_TCP, TCP_TX_DELAY, Class::Blocking(OPTION)),
-    (libc::IPPROTO_TCP, TCP_FASTOPEN_CONNECT, Class::Blocking(Reason::FastOpen)),
-    (libc::IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, Class::Blocking(Reason::FastOpen)),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, Class::Blocking(Reason::FastOpen)),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_NO_COOKIE, Class::Blocking(Reason::FastOpen)),
     (libc::IPPROTO_IP, libc::IP_TRANSPARENT, Class::Blocking(OPTION)),
-    (libc::IPPROTO_IP, IP_OPTIONS, Class::Blocking(OPTION)),
-    (libc::IPPROTO_IP, IP_UNICAST_IF, Class::Blocking(OPTION)),
-    (libc::IPPROTO_IP, IP_IPSEC_POLICY, Class::Blocking(OPTION)),
-    (libc::IPPROTO_IP, IP_XFRM_POLICY, Class::Blocking(OPTION)),
+    (libc::IPPROTO_IP, libc::IP_OPTIONS, Class::Blocking(OPTION)),
+    (libc::IPPROTO_IP, libc::IP_UNICAST_IF, Class::Blocking(OPTION)),
+    (libc::IPPROTO_IP, libc::IP_IPSEC_POLICY, Class::Blocking(OPTION)),
+    (libc::IPPROTO_IP, libc::IP_XFRM_POLICY, Class::Blocking(OPTION)),
     (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, Class::V6Only),
-    (libc::IPPROTO_IPV6, IPV6_PATHMTU, Class::Fact(Fact::PathMtu)),
+    (libc::IPPROTO_IPV6, libc::IPV6_PATHMTU, Class::Fact(Fact::PathMtu)),
     (libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, Class::Blocking(OPTION)),
-    (libc::IPPROTO_IPV6, IPV6_UNICAST_IF, Class::Blocking(OPTION)),
-    (libc::IPPROTO_IPV6, IPV6_HOPOPTS, Class::Blocking(OPTION)),
-    (libc::IPPROTO_IPV6, IPV6_DSTOPTS, Class::Blocking(OPTION)),
-    (libc::IPPROTO_IPV6, IPV6_RTHDR, Class::Blocking(OPTION)),
-    (libc::IPPROTO_IPV6, IPV6_IPSEC_POLICY, Class::Blocking(OPTION)),
-    (libc::IPPROTO_IPV6, IPV6_XFRM_POLICY, Class::Blocking(OPTION)),
+    (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_IF, Class::Blocking(OPTION)),
+    (libc::IPPROTO_IPV6, libc::IPV6_HOPOPTS, Class::Blocking(OPTION)),
+    (libc::IPPROTO_IPV6, libc::IPV6_DSTOPTS, Class::Blocking(OPTION)),
+    (libc::IPPROTO_IPV6, libc::IPV6_RTHDR, Class::Blocking(OPTION)),
+    (libc::IPPROTO_IPV6, libc::IPV6_IPSEC_POLICY, Class::Blocking(OPTION)),
+    (libc::IPPROTO_IPV6, libc::IPV6_XFRM_POLICY, Class::Blocking(OPTION)),
 ];
 
 pub(super) fn class(level: i32, name: i32) -> Class {

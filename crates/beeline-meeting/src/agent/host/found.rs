@@ -12,9 +12,9 @@ use crate::Errno;
 /// # Errors
 /// `EPERM` where that is none of this process's, nor one below it.
 pub fn owner_of(namespace: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    const NS_GET_USERNS: usize = 0xb701;
     // SAFETY: a request without an argument.
-    let fd = unsafe { call(libc::SYS_ioctl, [namespace.as_raw_fd() as usize, NS_GET_USERNS, 0, 0, 0, 0]) }?;
+    let fd =
+        unsafe { call(libc::SYS_ioctl, [namespace.as_raw_fd() as usize, libc::NS_GET_USERNS as usize, 0, 0, 0, 0]) }?;
     Ok(own(fd as i32))
 }
 

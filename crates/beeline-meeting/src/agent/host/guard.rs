@@ -10,13 +10,13 @@ use beeline_shm::sys::call;
 /// (`CAP_LINUX_IMMUTABLE`).
 #[must_use]
 pub fn shut(file: &OwnedFd) -> bool {
-    const FS_IOC_SETFLAGS: usize = 0x4008_6602;
     let immutable: libc::c_long = 0x10;
     let fd = file.as_raw_fd() as usize;
     // SAFETY: plain numbers.
     let _ = unsafe { call(libc::SYS_fchmod, [fd, 0, 0, 0, 0, 0]) };
     // SAFETY: a live word that the kernel reads.
-    unsafe { call(libc::SYS_ioctl, [fd, FS_IOC_SETFLAGS, (&raw const immutable) as usize, 0, 0, 0]) }.is_ok()
+    unsafe { call(libc::SYS_ioctl, [fd, libc::FS_IOC_SETFLAGS as usize, (&raw const immutable) as usize, 0, 0, 0]) }
+        .is_ok()
 }
 
 /// Has the kernel set `FUTEX_OWNER_DIED` in a word when this thread ends, however it does (set_robust_list(2)).

@@ -23,11 +23,11 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use crate::linux;
 use program::{FLOWS, FOUND, NUMBERS, PACKET, STATE, TOKEN, TUPLE, TUPLE_BYTES, TUPLE_V4, TUPLE_V6};
 
-/// `TCP_ESTABLISHED` and `TCP_CLOSE_WAIT`.
-const ESTABLISHED: u32 = 1;
-const CLOSE_WAIT: u32 = 8;
+const ESTABLISHED: u32 = linux::TCP_ESTABLISHED as u32;
+const CLOSE_WAIT: u32 = linux::TCP_CLOSE_WAIT as u32;
 
 /// A connection, as its client counts: both ends of one have the same, and no others. Of each direction the number of
 /// the byte that is sent first, and above it that by which its packets are sorted.

@@ -20,6 +20,7 @@ use beeline_stats::Reason;
 
 use crate::desc::Kind;
 use crate::kernel::{self, SockAddr};
+use crate::linux::{TCP_RECV_QUEUE, TCP_SEND_QUEUE, TCPOPT_MSS, TCPOPT_SACK_PERM, TCPOPT_WINDOW};
 use crate::{Errno, table};
 
 /// How long a handshake within this host may take: it is over before connect(2) returns unless a packet filter
@@ -28,16 +29,6 @@ const HANDSHAKE_NS: u64 = 1_000_000_000;
 /// Strangers that may come to the gate before the one who is expected.
 const STRANGERS_MAX: usize = 16;
 
-// linux/tcp.h
-const TCP_REPAIR: i32 = 19;
-const TCP_REPAIR_QUEUE: i32 = 20;
-const TCP_QUEUE_SEQ: i32 = 21;
-const TCP_REPAIR_OPTIONS: i32 = 22;
-const TCP_RECV_QUEUE: i32 = 1;
-const TCP_SEND_QUEUE: i32 = 2;
-const TCPOPT_MSS: u32 = 2;
-const TCPOPT_WINDOW: u32 = 3;
-const TCPOPT_SACK_PERM: u32 = 4;
 /// What two sockets agree on over the loopback device: its MTU less the largest headers, and windows of up to 8 MiB.
 const LOOPBACK_MSS: u32 = 65_536 - 60;
 const WINDOW_SCALE: u32 = 7;
@@ -166,20 +157,20 @@ fn repair(local: SocketAddr, remote: SocketAddr, family: i32) -> Option<Pair> {
     for socket in [&app, &ours] {
         let options =
             [[TCPOPT_SACK_PERM, 0], [TCPOPT_MSS, LOOPBACK_MSS], [TCPOPT_WINDOW, WINDOW_SCALE | WINDOW_SCALE << 16]];
-        set(socket, TCP_REPAIR_OPTIONS, &options)?;
+        set(socket, libc::TCP_REPAIR_OPTIONS, &options)?;
     }
-    set(&app, TCP_REPAIR, &0i32)?;
-    set(&ours, TCP_REPAIR, &0i32)?;
+    set(&app, libc::TCP_REPAIR, &0i32)?;
+    set(&ours, libc::TCP_REPAIR, &0i32)?;
     Some(Pair { app, ours })
 }
 
 /// Binds a socket for [`repair`] and tells it where its stream and the other one begin.
 fn prepare(socket: &Fd, address: SocketAddr, family: i32, (send, receive): (u32, u32)) -> Option<()> {
-    set(socket, TCP_REPAIR, &1i32)?;
+    set(socket, libc::TCP_REPAIR, &1i32)?;
     kernel::bind(socket.get(), &SockAddr::internet(address, family)).ok()?;
     for (queue, sequence) in [(TCP_SEND_QUEUE, send), (TCP_RECV_QUEUE, receive)] {
-        set(socket, TCP_REPAIR_QUEUE, &queue)?;
-        set(socket, TCP_QUEUE_SEQ, &sequence)?;
+        set(socket, libc::TCP_REPAIR_QUEUE, &queue)?;
+        set(socket, libc::TCP_QUEUE_SEQ, &sequence)?;
     }
     Some(())
 }

@@ -31,6 +31,7 @@ use beeline_shm::sys::{SysResult, call};
 use super::gate::Attendance;
 use crate::bells::AnchorBells;
 use crate::io::SHUT_BOTH;
+use crate::linux::SIOCATMARK;
 use crate::side::{SideState, state};
 use crate::{Errno, kernel};
 
@@ -356,8 +357,6 @@ impl Pump {
 
     /// Whether the next byte of the socket is urgent.
     fn at_mark(&self) -> bool {
-        /// asm-generic/sockios.h
-        const SIOCATMARK: u64 = 0x8905;
         let mut mark = 0;
         kernel::ioctl_int(self.relay.socket, SIOCATMARK, &mut mark).is_ok() && mark != 0
     }

@@ -19,6 +19,7 @@ use super::super::{greeting, lookup, trust};
 use super::Made;
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr, tcp_state};
+use crate::linux::{TCP_ESTABLISHED, TCP_SYN_SENT};
 use crate::side::state;
 use crate::thread::Section;
 use crate::wait;
@@ -33,9 +34,6 @@ const HANDSHAKE_NS: u64 = 2_000_000;
 /// In the pool the lanes of this module stand for one listener, with a cookie that the kernel gives to none. None of
 /// them is ever used again.
 const AGENT_COOKIE: u64 = u64::MAX - 1;
-
-const TCP_ESTABLISHED: u8 = 1;
-const TCP_SYN_SENT: u8 = 2;
 
 /// Why there is no lane, and whether the kernel was asked to connect: then it is the kernel's connection for good.
 pub(in crate::meet) struct Unmet {
