@@ -98,28 +98,15 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
     #[inline]
     pub fn write(&self, mut source: Source<'_>, bells: &impl Bells) -> Result<usize, Fault> {
         let total = source.len();
-        let mut tail = self.state.tail.load(Relaxed);
-        let mut base = self.state.base.load(Relaxed);
+        let mut at = Cursor { tail: self.state.tail.load(Relaxed), base: self.state.base.load(Relaxed) };
         let bytes = self.state.bytes.load(Relaxed);
-        let echoed = self.is_echoed(tail, bytes);
-        self.begin(tail, echoed);
+        let echoed = self.is_echoed(at.tail, bytes);
+        self.begin(at.tail, echoed);
         while !source.is_empty() {
-            let free = self.prepare(tail, &mut base, source.len(), echoed && source.len() == total)?;
-            let free = free.saturating_sub(self.held_back);
-            if free == 0 {
+            let is_empty = echoed && source.len() == total;
+            if self.put(&mut source, &mut at, is_empty)? == 0 {
                 break;
             }
-            let part = source.split_front(CHUNK_BYTES.min(free as usize));
-            let length = part.len() as u32;
-            let position = tail.wrapping_sub(base);
-            if self.around {
-                self.storage.copy_in_around(self.end, position, part);
-            } else {
-                self.storage.copy_in(self.end, position, part);
-            }
-            self.reach(position.saturating_add(length));
-            tail = tail.wrapping_add(length);
-            self.commit(tail, base);
             if !self.beside {
                 self.wake_reader(bells)?;
             }
@@ -173,27 +160,42 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
     /// # Errors
     /// A [`Fault`] of the peer. What was taken off `source` stays published.
     pub fn write_quietly(&self, source: &mut Source<'_>) -> Result<(), Fault> {
-        let mut tail = self.state.tail.load(Relaxed);
-        let mut base = self.state.base.load(Relaxed);
+        let mut at = Cursor { tail: self.state.tail.load(Relaxed), base: self.state.base.load(Relaxed) };
         let mut bytes = self.state.bytes.load(Relaxed);
-        let (total, echoed) = (source.len(), self.is_echoed(tail, bytes));
-        self.begin(tail, echoed);
+        let (total, echoed) = (source.len(), self.is_echoed(at.tail, bytes));
+        self.begin(at.tail, echoed);
         while !source.is_empty() {
-            let free = self.prepare(tail, &mut base, source.len(), echoed && source.len() == total)?;
-            if free == 0 {
+            let is_empty = echoed && source.len() == total;
+            let count = self.put(source, &mut at, is_empty)?;
+            if count == 0 {
                 break;
             }
-            let part = source.split_front(CHUNK_BYTES.min(free as usize));
-            let length = part.len() as u32;
-            let position = tail.wrapping_sub(base);
-            self.storage.copy_in(self.end, position, part);
-            self.reach(position.saturating_add(length));
-            tail = tail.wrapping_add(length);
-            self.commit(tail, base);
-            bytes = bytes.wrapping_add(u64::from(length));
+            bytes = bytes.wrapping_add(u64::from(count));
             self.state.bytes.store(bytes, Relaxed);
         }
         Ok(())
+    }
+
+    /// Writes the next part of `source` at the cursor, publishes it and moves the cursor on. Returns the bytes taken; 0
+    /// means full.
+    #[inline(always)]
+    fn put(&self, source: &mut Source<'_>, at: &mut Cursor, is_empty: bool) -> Result<u32, Fault> {
+        let free = self.prepare(at.tail, &mut at.base, source.len(), is_empty)?.saturating_sub(self.held_back);
+        if free == 0 {
+            return Ok(0);
+        }
+        let part = source.split_front(CHUNK_BYTES.min(free as usize));
+        let length = part.len() as u32;
+        let position = at.tail.wrapping_sub(at.base);
+        if self.around {
+            self.storage.copy_in_around(self.end, position, part);
+        } else {
+            self.storage.copy_in(self.end, position, part);
+        }
+        self.reach(position.saturating_add(length));
+        at.tail = at.tail.wrapping_add(length);
+        self.commit(at.tail, at.base);
+        Ok(length)
     }
 
     /// Wakes a sleeping reader, after [`Writer::write_quietly`]. The lock need not be held: several that do this at
