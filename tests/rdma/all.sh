@@ -48,6 +48,7 @@ step() {
 suite=tests/rdma/suite.sh
 step "one guest, two rails" 1200 $suite one "$binaries"/{connections,transfers,endings}
 step "two guests, two rails" 900 --guests 2 $suite two "$binaries/hosts"
+step "two guests, a port of one down" 300 --guests 2 tests/rdma/cable.sh
 step "two bridges, two rails, one of them cut" 900 --guests 2 tests/rdma/bridge.sh "$binaries"
 if [ "${#iwarp[@]}" = 0 ]; then
     step "two packages, a rail at each" 600 --numa $suite numa "$binaries/connections" "$binaries/packages"

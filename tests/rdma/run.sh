@@ -17,8 +17,9 @@
 # with two CPUs and one NUMA node each, and rail n sits at node n-1 (2 rails). Debian's kernels have no siw: --iwarp builds
 # it when it is first asked for (siw.sh). With --systemd the guest's first process is systemd, and the command a service.
 #
-# The result is 0 if the command succeeded in every guest. KVM is not used: it is not everywhere, and the guests are
-# to do the same everywhere. So times in there mean nothing.
+# The result is 0 if the command succeeded in every guest. One that has not ended after SECONDS is made to say where its
+# CPUs and tasks are, or where QEMU is, and ends. KVM is not used: it is not everywhere, and the guests are to do the
+# same everywhere. So times in there mean nothing.
 set -euo pipefail
 
 guests=1 rails=2 driver=rxe numa=no systemd= limit=600 memory=1024 keep=
@@ -70,6 +71,11 @@ cp "$here/guest.sh" "$shared/"
 } >"$shared/settings"
 
 # The arguments of one guest's network cards: for each rail a card, and a cable to the other guest or a loose end.
+#
+# A cable loses what its other end does not take, as where a port is down. For that there is a hub between card and
+# cable, with a third end that nobody plugs into: that takes everything, so QEMU always reads, and drops what it cannot
+# deliver when 10,000 packets wait. Without the hub QEMU would stop reading, and soon the one at the other end would stand
+# still with all of its guest: the end that listens (`server=on`) blocks where a cable is full. cable.sh tries it.
 cards() {
     local guest=$1 rail mac cable bus
     [ "$nics" = dummy ] && return
@@ -77,8 +83,12 @@ cards() {
         mac=$(printf '52:54:00:00:%02x:%02x' "$rail" "$guest")
         cable="hubport,hubid=$rail,id=net$rail"
         if [ "$guests" = 2 ]; then
-            cable="stream,id=net$rail,addr.type=unix,addr.path=$run/cable$rail"
+            cable="stream,id=cable$rail,addr.type=unix,addr.path=$run/cable$rail"
             if [ "$guest" = 1 ]; then cable+=,server=on; else cable+=,server=off; fi
+            echo "-netdev $cable -netdev hubport,hubid=$rail,id=far$rail,netdev=cable$rail"
+            echo "-netdev stream,id=nobody$rail,addr.type=unix,addr.path=$run/nobody$rail-$guest,server=on"
+            echo "-netdev hubport,hubid=$rail,id=loose$rail,netdev=nobody$rail"
+            cable="hubport,hubid=$rail,id=net$rail"
         fi
         bus=
         if [ "$numa" = yes ]; then
@@ -90,6 +100,9 @@ cards() {
     done
 }
 
+# An interrupt that nothing masks (NMI) lets a guest panic, and with that say where its CPUs and tasks are. It has so many
+# seconds for it.
+where="unknown_nmi_panic panic_print=0x41" patience=10
 boot() {
     local guest=$1
     local -a cpus=(-smp 2 -m "$memory") network
@@ -101,13 +114,16 @@ boot() {
             -numa dist,src=0,dst=1,val=21)
     fi
     read -r -a network <<<"$(cards "$guest" | tr '\n' ' ')"
-    timeout --kill-after=5 "$limit" qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none \
+    mkfifo "$run/monitor$guest.in" "$run/monitor$guest.out"
+    timeout --kill-after=5 $((limit + guests * patience)) \
+        qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none \
         -machine q35 -accel tcg,thread=multi "${cpus[@]}" "${network[@]}" \
         -kernel "$image/vmlinuz" -initrd "$image/initrd.gz" \
-        -append "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off beeline.guest=$guest $systemd" \
+        -append "console=ttyS0 quiet panic=-1 $where no_timer_check mitigations=off beeline.guest=$guest $systemd" \
         -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap \
         -device virtio-9p-pci,bus=pcie.0,fsdev=host,mount_tag=host \
         -fsdev "local,id=share,path=$shared,security_model=none" -device virtio-9p-pci,bus=pcie.0,fsdev=share,mount_tag=share \
+        -chardev "pipe,id=monitor,path=$run/monitor$guest" -mon chardev=monitor -pidfile "$run/qemu$guest.pid" \
         -serial stdio </dev/null > >(sed -u 's/\r//g' | tee "$run/guest-$guest.log" | sed -u "s/^/guest $guest| /") 2>&1 &
     machines+=($!)
 }
@@ -119,6 +135,34 @@ for guest in $(seq "$guests"); do
         for try in $(seq 100); do [ -S "$run/cable$rails" ] && break; sleep 0.1; done
     fi
 done
+
+lives() { kill -0 "${machines[$1 - 1]}" 2>/dev/null; }
+# ended SECONDS GUEST...: waits until none of these guests lives, so long at most; fails if one still does.
+ended() {
+    local deadline=$((SECONDS + $1)) guest alive
+    while true; do
+        alive=
+        for guest in "${@:2}"; do if lives "$guest"; then alive=yes; fi; done
+        [ -n "$alive" ] || return 0
+        [ "$SECONDS" -lt "$deadline" ] || return 1
+        sleep 0.5
+    done
+}
+# ask GUEST: has it say where it is and end; or where its QEMU is, if that does not hear.
+ask() {
+    echo "guest $1 has not ended after $limit s. Where it is:" >&2
+    # Open for reading, too: so the shell does not wait for a QEMU that has ended just now.
+    echo nmi 1<>"$run/monitor$1.in"
+    ended "$patience" "$1" && return
+    echo "guest $1 does not say it. Its QEMU's threads, and what this machine's kernel has them wait for:" >&2
+    local thread
+    for thread in "/proc/$(cat "$run/qemu$1.pid")/task"/*; do
+        echo "    $(cat "$thread/comm"): $(cat "$thread/wchan")" >&2
+    done
+}
+if ! ended "$limit" $(seq "$guests"); then
+    for guest in $(seq "$guests"); do if lives "$guest"; then ask "$guest"; fi; done
+fi
 for machine in "${machines[@]}"; do wait "$machine" || true; done
 
 for guest in $(seq "$guests"); do
