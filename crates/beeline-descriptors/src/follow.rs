@@ -3,7 +3,7 @@
 //! # Rules
 //!
 //! 1. Processes that share an end are its *sharers* and listed in its side: a `fork` lists parent and child, a close
-//!    takes the process out.
+//!    takes the process out, and so does an `execve` without the end.
 //! 2. The demoter marks the side ([`state::RELAYED`]) with both of its locks held. From then on the ring is the relay's
 //!    alone. Whatever a sharer does takes one of those locks, finds the mark and backs off; before the kernel would get
 //!    the call, or the process sleeps, it *follows* ([`follow`]): it asks the relay for the socket and puts it under
@@ -51,7 +51,7 @@ pub const BRIEF_NS: u64 = 500_000_000;
 #[repr(C)]
 pub struct Message {
     pub secret: u64,
-    /// The sharer that speaks.
+    /// The sharer that speaks, by its identity.
     pub sharer: u32,
     /// [`FOLLOW`] or [`LEAVE`].
     pub wish: u32,
@@ -155,7 +155,7 @@ fn replace(fd: i32, desc: &'static Desc, socket: Option<&Fd>) {
             _ => desc.mark_orphan(),
         }
     }
-    side.leave(process::owner());
+    side.leave(process::identity());
     table::each_fd(fd, desc, |fd| watchers::put_back(fd, desc));
     slots::close_slot(desc);
 }
@@ -193,7 +193,7 @@ pub fn name(gate: &Gate) -> Option<SockAddr> {
 
 fn say(socket: i32, gate: &Gate, wish: u32, flags: i32) -> sys::SysResult {
     // A child that has its parent's memory speaks for itself alone, and is on no list.
-    let sharer = if process::is_guest_of_parent() { 0 } else { process::owner() };
+    let sharer = if process::is_guest_of_parent() { 0 } else { process::identity() };
     let message = Message { secret: gate.question.load(Relaxed), sharer, wish };
     kernel::send(socket, bytes_of(&message), libc::MSG_NOSIGNAL | flags)
 }

@@ -301,6 +301,7 @@ mod tests {
         // SAFETY: the child only runs `f`, which makes system calls, and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
+            thread::look_at_namespace();
             thread::reset_after_fork();
             let status = f();
             // SAFETY: a plain number.

@@ -15,14 +15,14 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use beeline_shm::sys;
+use beeline_shm::{Fd, sys};
 use beeline_stats::tunables::rules::{Rule, Rules};
 use beeline_stats::tunables::said as said_in;
 use beeline_stats::{Reason, Tunables};
 
-use crate::Outcome;
 use crate::lock::Lock;
 use crate::reason_cell::ReasonCell;
+use crate::{Errno, Outcome, kernel, thread};
 
 /// Forks of every kind so far. Counted by the `vfork` stub of `beeline-preload`, too, in assembly.
 ///
@@ -169,6 +169,29 @@ pub fn owner() -> u32 {
     OWNER.load(Relaxed)
 }
 
+/// The process that the tables describe, to others that share memory with it: its id, with a mark of the pid namespace
+/// in which that is its id.
+#[must_use]
+pub fn identity() -> u32 {
+    thread::identity_of_process(owner())
+}
+
+/// Whether the process of this [`identity`] has ended, and is not merely out of sight.
+#[must_use]
+pub fn has_ended(identity: u32) -> bool {
+    if !thread::is_neighbour(identity) {
+        return false;
+    }
+    // SAFETY: plain numbers.
+    match unsafe { sys::call(libc::SYS_pidfd_open, [thread::tid_of(identity) as usize, 0, 0, 0, 0, 0]) } {
+        Ok(process) => {
+            let process = Fd::own(process as i32);
+            kernel::poll_now(process.get(), libc::POLLIN) & libc::POLLIN != 0
+        }
+        Err(errno) => errno == Errno(libc::ESRCH),
+    }
+}
+
 /// A child of `fork` has one more than its parent: what stands in memory with this number was written by this very
 /// process and not inherited, so nothing need be written there in the child. Never 0.
 #[must_use]
@@ -247,6 +270,7 @@ pub fn note_started() {
 /// In the child of a `fork`.
 pub fn reset_after_fork() {
     become_owner();
+    thread::look_at_namespace();
     GENERATION.fetch_add(1, Relaxed);
     READING.reset();
 }

@@ -163,9 +163,16 @@ pub fn tid_of(identity: u32) -> u32 {
     identity & ((1 << TID_BITS) - 1)
 }
 
+/// The identity of the first thread of a process of this namespace, by which others know the process.
+#[unsafe(link_section = ".text.fork")]
+pub(crate) fn identity_of_process(id: u32) -> u32 {
+    id | mark() << TID_BITS
+}
+
 /// Whether the thread id in an identity means something here. Two namespaces may have the same mark, if there are
 /// very many.
-pub(crate) fn is_neighbour(identity: u32) -> bool {
+#[must_use]
+pub fn is_neighbour(identity: u32) -> bool {
     identity >> TID_BITS == mark() && mark() != UNKNOWN
 }
 
@@ -176,6 +183,7 @@ pub fn tid() -> u32 {
 }
 
 /// The mark of this process's pid namespace: from its inode number, which all in the namespace see alike.
+#[unsafe(link_section = ".text.fork")]
 fn mark() -> u32 {
     match MARK.load(Ordering::Relaxed) {
         0 => {
@@ -228,12 +236,17 @@ impl Thread {
     }
 }
 
-/// In the child of a `fork`: this thread has a new id, perhaps in a new pid namespace, and is in no section.
-pub fn reset_after_fork() {
+/// In the child of a `fork`, which is perhaps in a new pid namespace.
+#[unsafe(link_section = ".text.fork")]
+pub(crate) fn look_at_namespace() {
     // A parent in another namespace has no id here. Otherwise the mark stays: /proc may be out of sight by now.
     if sys::getppid() == 0 {
         MARK.store(0, Ordering::Relaxed);
     }
+}
+
+/// In the child of a `fork`: this thread has a new id, and is in no section.
+pub fn reset_after_fork() {
     with(|thread| {
         thread.identity.store(0, Ordering::Relaxed);
         thread.depth.store(0, Ordering::Relaxed);

@@ -40,5 +40,5 @@ pub mod trust;
 // What stands below keeps its names here.
 use beeline_guest::{
     Errno, config, control, fd_cell, forks, hidden, kernel, limits, linux, live, lock, proc, process, slab, static_ref,
-    stats, wait,
+    stats, thread, wait,
 };

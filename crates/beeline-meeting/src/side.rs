@@ -16,6 +16,7 @@ use crate::Errno;
 use crate::lock::shared::SharedLock;
 
 mod linger_cell;
+mod sharers;
 
 pub use linger_cell::LingerCell;
 
@@ -68,7 +69,7 @@ pub struct SideState {
     pub options: [OptionValue; OPTIONS],
     /// How a new holder finds the rest.
     pub origin: Origin,
-    /// The processes that share the end, 0 for a free place (`life` of beeline-sockets, relays).
+    /// The processes that share the end, by their identities, 0 for a free place (`sharers`, relays).
     pub sharers: [AtomicU32; SHARERS],
     /// Where the socket of an end that was demoted is to be had.
     pub gate: Gate,
@@ -101,7 +102,7 @@ pub const LOWERED: u32 = 1;
 const PEEKED: u32 = 1 << 31;
 
 /// Processes that may share an end if it is ever to be demoted.
-pub const SHARERS: usize = 32;
+pub const SHARERS: usize = 128;
 
 /// In [`SideState::sharers`], a child that is being made and has no id yet.
 pub const EXPECTED: u32 = u32::MAX;
@@ -173,7 +174,8 @@ pub mod state {
     pub const CONNECTING: u32 = 128;
     /// The end was demoted: its ring is a relay's.
     pub const RELAYED: u32 = 256;
-    /// More processes than can be listed share the end.
+    /// More processes than can be listed share the end, or did: nobody can tell when one that is not listed has gone,
+    /// unless all have closed it but one.
     pub const CROWDED: u32 = 512;
     /// The peer is a bridge, behind which the connection goes on to another host. If it vanishes without a word, what
     /// it had not yet delivered is lost, so that is never the end of a stream; and its network card may know the
@@ -333,37 +335,6 @@ impl SideState {
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.is(state::SHUT_WR) && self.is(state::PEER_FIN)
-    }
-
-    /// Lists a process that shares the end from now on; [`EXPECTED`] stands for a child that is being made.
-    pub fn join(&self, process: u32) {
-        if process != EXPECTED && self.lists(process) {
-            return;
-        }
-        let expected = if process == EXPECTED { None } else { Some(EXPECTED) };
-        for from in expected.into_iter().chain(core::iter::once(0)) {
-            for place in &self.sharers {
-                if place.compare_exchange(from, process, Relaxed, Relaxed).is_ok() {
-                    return;
-                }
-            }
-        }
-        self.mark(state::CROWDED);
-    }
-
-    /// Takes a process off the list.
-    pub fn leave(&self, process: u32) {
-        for place in &self.sharers {
-            if place.compare_exchange(process, 0, Relaxed, Relaxed).is_ok() {
-                return;
-            }
-        }
-    }
-
-    /// Whether a process is listed.
-    #[must_use]
-    pub fn lists(&self, process: u32) -> bool {
-        self.sharers.iter().any(|place| place.load(Relaxed) == process)
     }
 
     /// Whether a call with these flags may wait.

@@ -199,6 +199,10 @@ impl Desc {
         }
         if side.holders.load(Acquire) == 1 {
             self.shared.store(false, Relaxed);
+            if side.is(state::CROWDED) {
+                // All the others have closed it, listed or not.
+                side.state.fetch_and(!state::CROWDED, Relaxed);
+            }
         }
         Ok(guard)
     }

@@ -249,7 +249,7 @@ fn install(
     side.arm_lock.disown();
     meet::adopt_lane(desc, memory, id, side, [side_fd, lane_fd], holder, end);
     desc.shared.store(true, Relaxed);
-    side.join(process::owner());
+    side.join(process::identity());
     bring_up_to_date(fd, desc);
     Some(desc)
 }

@@ -121,7 +121,7 @@ pub fn around_fork_prepare() -> u32 {
             desc.shared.store(true, Relaxed);
             clear_stands(&desc.lane(), desc.end());
             side.holders.fetch_add(1, AcqRel);
-            side.join(process::owner());
+            side.join(process::identity());
             side.join(EXPECTED);
             desc.counted_by.store(number, Relaxed);
         }
@@ -222,7 +222,7 @@ pub fn around_fork_child() {
             desc.slot.store(None, Relaxed);
         }
         if desc.is_lane() && desc.fd.load(Relaxed) == fd {
-            desc.side().join(process::owner());
+            desc.side().join(process::identity());
         }
     });
     // Ends the section, and delivers a signal that was put off in it: its mask must not stay.

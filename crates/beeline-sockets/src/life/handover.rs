@@ -115,7 +115,7 @@ fn lend_locked(desc: &'static Desc, to_another: bool) -> bool {
         desc.shared.store(true, Relaxed);
         side.holders.fetch_add(1, AcqRel);
         // Whoever demotes the connection has to tell both.
-        side.join(process::owner());
+        side.join(process::identity());
         side.join(EXPECTED);
     }
     side.origin.lent.fetch_add(1, AcqRel);

@@ -73,7 +73,7 @@ pub(crate) fn demote(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
         stats::count(Counter::Relays, 1);
     } else if desc.shared.load(Relaxed) {
         // The process has left the end for the relay, and has it still.
-        side.join(crate::process::owner());
+        side.join(crate::process::identity());
     }
     switched
 }
@@ -129,12 +129,12 @@ fn gate(desc: &'static Desc) -> Result<Option<Fd>, Reason> {
     if !desc.shared.load(Relaxed) {
         return Ok(None);
     }
-    if side.is(state::CROWDED) {
+    gate::await_children(side);
+    if !side.knows_all_sharers() {
         return Err(Reason::RelayFailed);
     }
-    gate::await_children(side);
-    side.leave(crate::process::owner());
-    if side.sharers.iter().all(|sharer| sharer.load(Relaxed) == 0) {
+    side.leave(crate::process::identity());
+    if side.lists_nobody() {
         return Ok(None);
     }
     gate::make_gate(side).map(Some)

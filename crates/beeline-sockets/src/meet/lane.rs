@@ -215,7 +215,7 @@ pub(crate) fn close_lane(desc: &'static Desc) {
     // demotes the end meanwhile, and who does that is not stopped for long.
     let sharing = if shared { side.tx_lock.lock_within(CLOSE_NAPS) } else { None };
     if shared {
-        side.leave(process::owner());
+        side.leave(process::identity());
         if side.is(state::RELAYED) {
             desc.mark_closed();
             drop((sharing, both));

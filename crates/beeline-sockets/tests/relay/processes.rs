@@ -256,6 +256,7 @@ fn sharers_that_close_or_die_do_not_keep_the_connection() {
         if dies {
             // The last holder has never looked at it.
             assert!(relay.lives());
+            relay.sleeps();
             any_close(server);
         }
         assert_eq!(rest(client), b"");

@@ -110,6 +110,17 @@ impl Relay {
         self.stat().split(' ').nth(number - 3).unwrap().parse().unwrap()
     }
 
+    /// Waits until it is asleep whenever one looks.
+    pub fn sleeps(self) {
+        let patience = Instant::now() + Duration::from_secs(10);
+        let mut looks = 0;
+        while looks < 20 {
+            assert!(Instant::now() < patience, "the relay {} does not sleep", self.0);
+            looks = if self.stat().starts_with('S') { looks + 1 } else { 0 };
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     pub fn ends(self) {
         let patience = Instant::now() + Duration::from_secs(10);
         while self.lives() {

@@ -10,7 +10,8 @@ use crate::Errno;
 use crate::control::{Control, message_with};
 use crate::follow::{FOLLOW, Message, name};
 use crate::kernel::{self, SockAddr};
-use crate::side::{EXPECTED, SideState};
+use crate::side::{EXPECTED, SHARERS, SideState};
+use crate::thread;
 
 /// How long a demoter waits for a child that is just being made.
 const BIRTH_MS: usize = 20;
@@ -40,21 +41,28 @@ pub(super) fn await_children(side: &SideState) {
     }
 }
 
-/// The relay's part. Each sharer is watched in the set under [`Attendance::FIRST`] and its place in the list.
+/// The relay's part. Each sharer is watched in the set under its identity and its place in the list, once: a place may
+/// be another's by the time at which the process dies.
 #[derive(Clone, Copy)]
 pub(super) struct Attendance {
     /// The gate; negative when nobody may come.
     pub gate: i32,
     /// The program's socket, to be given out.
     pub app: i32,
+    /// The relay's set.
+    set: i32,
+    /// The places of those who are watched, by bits.
+    watched: u128,
 }
+
+const _: () = assert!(SHARERS <= u128::BITS as usize);
 
 impl Attendance {
     /// For an end that nobody shares.
-    pub(super) const NONE: Attendance = Attendance { gate: -1, app: -1 };
+    pub(super) const NONE: Attendance = Attendance { gate: -1, app: -1, set: -1, watched: 0 };
     /// For one whose other holders come to the gate, if there is one, for the program's socket.
     pub(super) fn at(gate: Option<&Fd>, app: &Fd) -> Attendance {
-        gate.map_or(Self::NONE, |gate| Attendance { gate: gate.get(), app: app.get() })
+        gate.map_or(Self::NONE, |gate| Attendance { gate: gate.get(), app: app.get(), ..Self::NONE })
     }
 
     /// The number of the gate in the relay's set.
@@ -72,24 +80,42 @@ impl Attendance {
         if !self.is_open() {
             return;
         }
-        let watch = |fd, number| {
-            let event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: number };
-            kernel::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, Some(event))
-        };
-        let _ = watch(self.gate, Self::GATE);
+        self.set = set;
+        let _ = self.watch(self.gate, libc::EPOLLIN, Self::GATE);
+        self.end_if_alone(side);
+    }
+
+    fn watch(&self, fd: i32, events: i32, number: u64) -> Result<usize, Errno> {
+        let event = libc::epoll_event { events: events as u32, u64: number };
+        kernel::epoll_ctl(self.set, libc::EPOLL_CTL_ADD, fd, Some(event))
+    }
+
+    /// Watches those who are listed and not watched yet, as some list themselves late. Who cannot be watched is taken
+    /// off the list, as one of another pid namespace that has come this very moment.
+    fn watch_all(&mut self, side: &SideState) {
         for (place, sharer) in side.sharers.iter().enumerate() {
-            let id = sharer.load(Acquire);
-            if id == 0 {
-                continue;
-            }
-            // SAFETY: plain numbers.
-            let process = unsafe { call(libc::SYS_pidfd_open, [id as usize, 0, 0, 0, 0, 0]) };
-            let watched = process.and_then(|fd| watch(fd as i32, Self::FIRST + place as u64));
-            if watched.is_err() {
-                side.leave(id);
+            let (identity, bit) = (sharer.load(Acquire), 1u128 << place);
+            if identity == 0 {
+                self.watched &= !bit;
+            } else if self.watched & bit == 0 {
+                match self.watch_one(identity, place) {
+                    Ok(_) => self.watched |= bit,
+                    Err(_) => side.leave(identity),
+                }
             }
         }
-        self.end_if_alone(side);
+    }
+
+    fn watch_one(&self, identity: u32, place: usize) -> Result<usize, Errno> {
+        if !thread::is_neighbour(identity) {
+            return Err(Errno(libc::ESRCH));
+        }
+        // SAFETY: plain numbers.
+        let process = unsafe { call(libc::SYS_pidfd_open, [thread::tid_of(identity) as usize, 0, 0, 0, 0, 0]) }? as i32;
+        let number = u64::from(identity) << u32::BITS | (Self::FIRST + place as u64);
+        self.watch(process, libc::EPOLLIN | libc::EPOLLONESHOT, number).inspect_err(|_| {
+            let _ = sys::close(process);
+        })
     }
 
     /// Something has happened that the set knows under `number`.
@@ -99,11 +125,11 @@ impl Attendance {
         }
         if number == Self::GATE {
             self.serve(side);
-        } else if let Some(place) = number.checked_sub(Self::FIRST).and_then(|place| usize::try_from(place).ok())
-            && let Some(sharer) = side.sharers.get(place)
+        } else if let Some(place) = u64::from(number as u32).checked_sub(Self::FIRST)
+            && let Some(sharer) = usize::try_from(place).ok().and_then(|place| side.sharers.get(place))
         {
             // The process is dead. What it has not closed the kernel has.
-            sharer.store(0, Relaxed);
+            let _ = sharer.compare_exchange((number >> u32::BITS) as u32, 0, Relaxed, Relaxed);
         }
         self.end_if_alone(side);
     }
@@ -151,7 +177,11 @@ impl Attendance {
 
     /// Lets the program's socket go when nobody may come for it any more.
     fn end_if_alone(&mut self, side: &SideState) {
-        if self.is_open() && side.sharers.iter().all(|sharer| sharer.load(Acquire) == 0) {
+        if !self.is_open() {
+            return;
+        }
+        self.watch_all(side);
+        if side.lists_nobody() {
             let _ = sys::close(self.gate);
             let _ = sys::close(self.app);
             *self = Attendance::NONE;

@@ -82,11 +82,11 @@ fn start(fd: i32, desc: &'static Desc) -> Result<Fd, Reason> {
 }
 
 fn start_shared(fd: i32, desc: &'static Desc, side: &'static SideState) -> Result<Fd, Reason> {
-    if side.is(state::CROWDED) {
+    gate::await_children(side);
+    side.join(process::identity());
+    if !side.knows_all_sharers() {
         return Err(Reason::RelayFailed);
     }
-    gate::await_children(side);
-    side.join(process::owner());
     if let Some(lane) = desc.pooled() {
         lane.spoil();
     }
