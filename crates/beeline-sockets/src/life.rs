@@ -12,6 +12,7 @@ mod fds;
 mod fork;
 mod handover;
 pub mod image;
+mod leaving;
 mod listeners;
 pub mod objects;
 mod open_fds;

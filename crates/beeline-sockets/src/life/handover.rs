@@ -37,7 +37,7 @@ use core::sync::atomic::{
 };
 
 use super::image::Image;
-use super::{open_fds, pairs, stranger};
+use super::{leaving, open_fds, pairs, stranger};
 use crate::changing::changing;
 use crate::desc::Desc;
 use crate::process::{self, is_guest_of_parent};
@@ -57,11 +57,13 @@ pub struct Loan {
     count: usize,
     /// Whether the borrower is another process than the lender.
     to_another: bool,
+    /// Whether the lender has left ends that the program does not get.
+    has_left: bool,
 }
 
 impl Loan {
     fn new(to_another: bool) -> Self {
-        Self { lent: [None; RETURNABLE], count: 0, to_another }
+        Self { lent: [None; RETURNABLE], count: 0, to_another, has_left: false }
     }
 
     /// Lends one connection, once. The caller holds [`changing`].
@@ -162,6 +164,7 @@ pub fn before_exec(image: Image) -> Loan {
     if !loan.to_another {
         meet::before_end();
         stranger::prepare_exec(image);
+        loan.has_left = leaving::before_exec();
         if image != Image::Takes {
             stats::before_strange_program();
         }
@@ -205,6 +208,9 @@ fn pass_listeners_on() {
 pub fn exec_failed(loan: &Loan) {
     if process::is_active() && !loan.to_another {
         stats::strange_program_failed();
+    }
+    if loan.has_left {
+        leaving::exec_failed();
     }
     if loan.count == 0 {
         return;
