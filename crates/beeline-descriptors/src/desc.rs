@@ -282,7 +282,7 @@ impl Desc {
     }
 
     /// Makes a lane an anchor of no use. Both locks are held; the lane stays mapped until the end.
-    pub(crate) fn mark_orphan(&self) {
+    pub fn mark_orphan(&self) {
         self.shared.store(false, Relaxed);
         self.orphan_told.store(false, Relaxed);
         self.kind.store(Kind::Orphan as u32, Release);

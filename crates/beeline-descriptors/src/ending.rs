@@ -111,22 +111,29 @@ pub(crate) fn poison_locked(desc: &'static Desc, poison: Poison) {
         return;
     }
     stats::poisoned(poison);
-    abort_locked(desc, libc::ECONNRESET);
+    abort_locked(desc, desc.fd.load(Relaxed), libc::ECONNRESET);
 }
 
 /// Ends a connection from outside: what is in the rings is lost, as when TCP gives a connection up. No lock may be
 /// held.
 #[cold]
 pub fn cut(desc: &'static Desc, errno: i32) {
-    with_nobody_sending(desc, || abort_locked(desc, errno));
+    cut_at(desc.fd.load(Relaxed), desc, errno);
 }
 
-/// The connection is over at both ends, for this one with `errno`. The caller holds a lock of the lane.
-fn abort_locked(desc: &Desc, errno: i32) {
+/// The same, where the anchor is under `fd`.
+#[cold]
+pub fn cut_at(fd: i32, desc: &'static Desc, errno: i32) {
+    with_nobody_sending(desc, || abort_locked(desc, fd, errno));
+}
+
+/// The connection is over at both ends, for this one with `errno`. The anchor is under `fd`. The caller holds a lock of
+/// the lane.
+fn abort_locked(desc: &Desc, fd: i32, errno: i32) {
     reset(desc.side(), errno);
     let (lane, end) = (desc.lane(), desc.end());
     lane.set_flags(end, lane.flags(end) & flags::TAKEN | flags::CLOSED | flags::RESET);
-    let _ = kernel::shutdown(desc.fd.load(Relaxed), libc::SHUT_RDWR);
+    let _ = kernel::shutdown(fd, libc::SHUT_RDWR);
 }
 
 /// Runs `tell`, which changes this end's flags, while nobody sends: a send writes their word as a whole. A process that

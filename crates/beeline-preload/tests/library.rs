@@ -189,6 +189,14 @@ cases! { relays:
     several_programs_of_vforks_have_one_connection;
 }
 
+cases! { sharers:
+    helpers_keep_no_connection
+    who_cannot_become_a_program_keeps_the_connection
+    many_who_were_killed_are_in_nobodys_way
+    a_program_that_cannot_have_a_connection_resets_it
+    who_shares_from_another_namespace_loses_nothing_unseen;
+}
+
 cases! { rings:
     liburing_takes_connections_off_lanes
     liburing_with_parameters_takes_connections_off_lanes

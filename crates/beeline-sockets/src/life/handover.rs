@@ -169,7 +169,7 @@ pub fn before_exec(image: Image) -> Loan {
             stats::before_strange_program();
         }
     } else {
-        stranger::prepare_exec_as_guest();
+        stranger::prepare_exec_as_guest(image);
     }
     if image.is_stranger() {
         pairs::mark(stays_open);

@@ -9,28 +9,34 @@
 //! 2. for any descriptor that survives `execve` into a program that will not have the library, if nobody else holds the
 //!    connection: then it can only be meant for that program. The same if that program will have the library and the
 //!    lane's memory cannot go along, because its descriptors were not kept. The parent of a process that was forked for
-//!    the program may not have closed its own yet, so if there is one connection it is given a moment ([`LET_GO_NS`]);
+//!    the program may not have closed its own yet, so if there is one connection it is given a moment ([`LET_GO_NS`]).
+//!    In the child of a `vfork`, whose parent has its own for as long, the only one is meant;
 //! 3. for a descriptor that a list of actions gives to a spawned program, in the same two cases;
 //! 4. for a descriptor that is sent to a process which may not have the library;
 //! 5. for one that becomes a standard descriptor of this program, be it by `dup2` or by `accept`: the streams are there
 //!    already (`dup2(connection, 1)`, then `printf`, as a shell does it for its own commands).
 //!
-//! Where it cannot be done, a program with the library has the end as any other (rules 1 and 5), and one without fails
-//! to use it (the others).
+//! Where it cannot be done, a program with the library has the end as any other (rules 1 and 5). One without fails to
+//! use it: what it would have said is lost, so the connection is reset, at once ([`give_up`]) or, where it is sent
+//! (rule 4), when all have closed it. The number of which it was only guessed that it is meant (rule 2) in the child of
+//! a `vfork` is left alone.
 //!
 //! It is not done for descriptors that other holders go on using and that merely leak into a program: their connection
 //! would be slow for nothing.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use beeline_stats::Reason;
+use beeline_lane::End;
+use beeline_shm::Fd;
+use beeline_stats::{Reason, Role};
 
 use super::handover::{NAMED_FOR_STDIO, NOT_NAMED, by_cookie, part_fds, stays_open};
 use super::image::Image;
+use super::open_fds;
 use super::relay::{guest, with_signals_blocked};
 use crate::changing::changing;
 use crate::desc::{Desc, Kind};
-use crate::{kernel, options, orphan, table};
+use crate::{ending, epoll, kernel, meet, options, orphan, process, stats, table};
 
 /// Puts a TCP connection in a lane's place, under all fds of this process. False where that cannot be: no relay serves
 /// the other end.
@@ -43,6 +49,39 @@ pub(super) fn demote(fd: i32, desc: &'static Desc) -> bool {
 pub(super) fn give_away(fd: i32, desc: &'static Desc) {
     if !demote(fd, desc) {
         fail_at_end(desc);
+    }
+}
+
+/// Ends a connection that a program without the library is about to get, and of which no relay could be made, in the
+/// eyes of its peer and of all who share it: what the program says would be lost, and nobody would know. The program
+/// gets a socket that is not connected.
+fn give_up(fd: i32, desc: &'static Desc) {
+    fell_back(desc);
+    ending::cut(desc, libc::ECONNRESET);
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+    let Ok(socket) = kernel::socket(libc::AF_INET, kind, 0) else { return };
+    let socket = Fd::own(socket as i32);
+    let _changing = changing();
+    if !table::leads_to(fd, desc) || !matches!(desc.kind(), Kind::Lane | Kind::Orphan) {
+        return;
+    }
+    table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
+    {
+        let _both = desc.lock_both();
+        if table::put_under(fd, desc, socket.get()) && desc.is_lane() {
+            meet::spoil_lane(desc);
+            // Others may demote what is left of it.
+            desc.side().leave(process::identity());
+            desc.mark_orphan();
+        }
+    }
+    table::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
+}
+
+fn fell_back(desc: &Desc) {
+    if desc.is_lane() {
+        let role = if desc.end() == End::Client { Role::Client } else { Role::Server };
+        stats::fell_back(role, Reason::RelayFailed);
     }
 }
 
@@ -67,8 +106,9 @@ pub(super) fn prepare_exec(image: Image) {
             // Of many that stay open most are a server's, which keeps them.
             is_held_here_alone(desc) || *is_only_one.get_or_insert_with(one_stays_open) && let_go.of(desc)
         };
-        if is_standard(fd) || (parts_stay || image != Image::Takes) && is_meant() {
-            demote(fd, desc);
+        let is_for_it = is_standard(fd) || (parts_stay || image != Image::Takes) && is_meant();
+        if is_for_it && !demote(fd, desc) && image != Image::Takes {
+            give_up(fd, desc);
         }
     });
 }
@@ -82,18 +122,48 @@ fn one_stays_open() -> bool {
 
 /// The same in the child of a `vfork`, whose standard descriptors are meant for the program. What else it has open is
 /// its parent's, too.
-pub(super) fn prepare_exec_as_guest() {
+pub(super) fn prepare_exec_as_guest(image: Image) {
     with_signals_blocked(|| {
         let _changing = changing();
         for fd in (0..=2).filter(|fd| stays_open(*fd)) {
             match by_cookie(fd) {
-                // Where it cannot be done, a program with the library has the end as any other.
-                Some(desc) => drop(guest::demote(fd, desc)),
+                Some(desc) => demote_or_give_up(fd, desc, image),
                 None if orphan::is_anchor(fd) => guest::disown(fd),
                 None => {}
             }
         }
+        if image.is_stranger()
+            && let Some((fd, desc)) = the_one_that_stays_open()
+        {
+            let _ = guest::demote(fd, desc);
+        }
     });
+}
+
+/// For a standard descriptor in the child of a `vfork`. A program with the library has the end as any other where it
+/// cannot be demoted.
+fn demote_or_give_up(fd: i32, desc: &'static Desc, image: Image) {
+    if guest::demote(fd, desc).is_err() && image != Image::Takes {
+        fell_back(desc);
+        ending::cut_at(fd, desc, libc::ECONNRESET);
+        guest::disown(fd);
+    }
+}
+
+/// The number of a lane that is no standard descriptor and survives `execve`, if there is one alone, in the child of a
+/// `vfork`.
+fn the_one_that_stays_open() -> Option<(i32, &'static Desc)> {
+    let (mut first, mut others) = (None, false);
+    open_fds::each(|fd| {
+        if !is_standard(fd) && stays_open(fd) {
+            match by_cookie(fd) {
+                Some(desc) if first.is_none() => first = Some((fd, desc)),
+                Some(_) => others = true,
+                None => {}
+            }
+        }
+    });
+    first.filter(|_| !others)
 }
 
 fn is_held_here_alone(desc: &Desc) -> bool {
@@ -129,8 +199,8 @@ pub(super) fn prepare_spawn(image: Image) {
         let named = desc.named_in_spawn.load(Relaxed);
         let standard = named == NAMED_FOR_STDIO || is_standard(fd) && stays_open(fd);
         let cannot_have = || image != Image::Takes || part_fds(desc).is_none();
-        if standard || named != NOT_NAMED && cannot_have() {
-            demote(fd, desc);
+        if (standard || named != NOT_NAMED && cannot_have()) && !demote(fd, desc) && image != Image::Takes {
+            give_up(fd, desc);
         }
     });
 }
