@@ -280,7 +280,8 @@ cases! { activates:
     a_program_of_a_vfork_serves
     a_spawned_program_serves
     a_child_serves
-    who_watches_is_told_the_truth;
+    who_watches_is_told_the_truth
+    a_door_that_nobody_serves_is_left_by_all;
 }
 
 cases! { waits:

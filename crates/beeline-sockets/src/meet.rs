@@ -67,6 +67,7 @@ mod retry;
 mod seats;
 mod sockets;
 mod standing;
+mod untended;
 mod watched;
 
 // What knows no descriptions keeps its names here.

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "guest.h"
 #include "place.h"
+#include <signal.h>
 #include <spawn.h>
 #include <sys/epoll.h>
 
@@ -139,15 +140,78 @@ static void who_watches_is_told_the_truth(void) {
     ended(&place);
 }
 
+/* A program that accepts what comes, as long as there is somebody who started it. */
+static int serves_all(int door) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) {
+        int fd = accept(door, NULL, NULL);
+        CHECK(fd >= 0);
+        hears(fd, "there");
+        CHECK(write(fd, "and back", 8) == 8);
+        CHECK(close(fd) == 0);
+    }
+}
+
+/* Keeps its listener while another program accepts, and serves again when that has ended. */
+static void drains(int door, int line) {
+    service[1] = "serves_all";
+    pid_t child = vfork();
+    if (child == 0) {
+        if (dup2(door, 3) != 3) _exit(3);
+        execve("/proc/self/exe", service, environ);
+        _exit(2);
+    }
+    await(line);
+    CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+    go(line);
+    serves_all(door);
+}
+
+/* Whether a process that has never connected before says hello at the door. */
+static int says_hello(const struct place *place) {
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(fd >= 0 && connect(fd, (const struct sockaddr *)&place->address, sizeof place->address) == 0);
+        int said = is_lane(fd);
+        CHECK(write(fd, "there", 5) == 5);
+        hears(fd, "and back");
+        CHECK(close(fd) == 0);
+        _exit(said ? 7 : 0);
+    }
+    int status = status_of(child);
+    CHECK(status == 0 || status == 7);
+    return status == 7;
+}
+
+/* New processes do not all find out for themselves that nobody serves a door, and find it when it is served again. */
+static void a_door_that_nobody_serves_is_left_by_all(void) {
+    service[2] = "3";
+    struct place place = opened(drains);
+    go(place.line);
+    int in_vain = 0;
+    for (int i = 0; i < 20; i++) in_vain += says_hello(&place);
+    CHECK(in_vain <= 12);
+    for (int i = 0; i < 5; i++) CHECK(!says_hello(&place));
+    go(place.line);
+    await(place.line);
+    int again = 0;
+    for (int i = 0; i < 50 && !again; i++) again = says_hello(&place);
+    if (getenv("GUEST_EXPECTS_LANES")) CHECK(again);
+    CHECK(kill(place.pid, SIGKILL) == 0 && waitpid(place.pid, NULL, 0) == place.pid);
+}
+
 static const struct guest_case CASES[] = {
     CASE(a_program_that_is_forked_serves),
     CASE(a_program_of_a_vfork_serves),
     CASE(a_spawned_program_serves),
     CASE(a_child_serves),
     CASE(who_watches_is_told_the_truth),
+    CASE(a_door_that_nobody_serves_is_left_by_all),
 };
 
 int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "serves_two") == 0) return serves_two(atoi(argv[2]));
+    if (argc == 3 && strcmp(argv[1], "serves_all") == 0) return serves_all(atoi(argv[2]));
     return run_case(CASES, sizeof CASES / sizeof *CASES, argc, argv);
 }

@@ -32,7 +32,7 @@ use beeline_wire::DoorName;
 use super::hello_io::{self, Waiting};
 use super::listener::Listener;
 use super::reserve;
-use super::{lobby, trust};
+use super::{lobby, trust, untended};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 use crate::{Errno, epoll, hidden, limits, process, stats};
@@ -52,6 +52,7 @@ pub(super) fn make(fd: i32, desc: &'static Desc, listener: &'static Listener) {
     listener.tried_ns.store(kernel::now_ns(), Relaxed);
     match try_make(fd, desc, listener) {
         Ok(door) => {
+            untended::end(listener);
             listener.door.set(Some(door));
             listener.doorless.set(None);
         }
@@ -124,18 +125,24 @@ fn name(listener: &Listener) -> Option<SockAddr> {
     SockAddr::abstract_unix(DoorName::encode(listener.cookie.load(Relaxed)).as_bytes())
 }
 
-/// Fills the door's queue with clients that are gone.
-fn fill_queue(listener: &Listener) {
-    let Some(name) = name(listener) else { return };
+/// Fills the queue of the door that has the listener's name with clients that are gone.
+pub(super) fn fill_queue(listener: &Listener) {
     for _ in 0..QUEUE_MAX {
-        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        let Ok(client) = kernel::socket(libc::AF_UNIX, kind, 0) else { return };
-        let connected = kernel::connect(client as i32, &name);
-        let _ = sys::close(client as i32);
-        if connected.is_err() {
-            return;
-        }
+        let Some(client) = client_of(listener) else { return };
+        let _ = sys::close(client);
     }
+}
+
+/// A nameless client at the door that has the listener's name. None where it is shut or full.
+pub(super) fn client_of(listener: &Listener) -> Option<i32> {
+    let name = name(listener)?;
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let client = kernel::socket(libc::AF_UNIX, kind, 0).ok()? as i32;
+    let connected = kernel::connect(client, &name);
+    if connected.is_err() {
+        let _ = sys::close(client);
+    }
+    connected.is_ok().then_some(client)
 }
 
 /// Opens the door of a listener for traffic, because somebody is about to wait for clients. Cheap when it is open. No
@@ -156,6 +163,7 @@ fn open_for(desc: &'static Desc, accepts: bool) {
     }
     if listener.door.get().is_none() {
         make_again(desc, listener, accepts);
+        untended::look(listener);
     }
     if open_now(listener) {
         for gained in [listener.door.get(), listener.lobby.fd()].into_iter().flatten() {
@@ -170,6 +178,7 @@ pub(super) fn open_for_poll(desc: &'static Desc, listener: &'static Listener) {
     if !listener.serves() && desc.entries.load(Relaxed) == 0 {
         if listener.door.get().is_none() {
             make_again(desc, listener, false);
+            untended::look(listener);
         }
         open_now(listener);
         super::agent::enroll(desc, listener);

@@ -82,6 +82,9 @@ pub struct Listener {
     pub(super) retry_ns: AtomicU64,
     /// Why there is no door, if there is none.
     pub(super) doorless: ReasonCell,
+    /// A client of ours at another program's door, hidden, and when that is looked at next. See [`super::untended`].
+    pub(super) asker: FdCell,
+    pub(super) asks_ns: AtomicU64,
     /// When the app was first told of a client since it has accepted last; 0 if it was not.
     pub(super) told_ns: AtomicU64,
     /// Whether a client of this very process was closed or shared while it waited at the door.
@@ -165,6 +168,8 @@ impl Listener {
         self.tried_ns.store(0, Relaxed);
         self.retry_ns.store(0, Relaxed);
         self.doorless.set(None);
+        self.asker.set(None);
+        self.asks_ns.store(0, Relaxed);
         self.told_ns.store(0, Relaxed);
         self.visited.store(0, Relaxed);
         self.told.store(0, Relaxed);

@@ -6,7 +6,7 @@ use beeline_shm::{SideMemory, sys};
 use beeline_stats::Reason;
 
 use super::listener::{LISTENERS, Listener, Share, find, held};
-use super::{accept_lock, door, lane, lobby, lookup, readable};
+use super::{accept_lock, door, lane, lobby, lookup, readable, untended};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::linger::end_lingering;
 use crate::operations::{FURTHER_FDS, FurtherFds, Operations};
@@ -175,6 +175,7 @@ fn close_listener(desc: &'static Desc) {
         let _guard = listener.lock.lock();
         desc.listener.store(core::ptr::null_mut(), Relaxed);
         door::close(listener, false);
+        untended::end(listener);
         if let Some(set) = listener.set.take() {
             hidden::close_hidden(set);
         }

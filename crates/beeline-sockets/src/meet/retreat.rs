@@ -20,7 +20,7 @@ use beeline_stats::Reason;
 
 use super::listener::Listener;
 use super::reserve;
-use super::{door, lobby, pool};
+use super::{door, lobby, pool, untended};
 use crate::desc::Desc;
 use crate::{epoll, hidden, kernel, limits, table};
 
@@ -122,7 +122,7 @@ pub(super) fn give_up_descriptors() -> bool {
             listener.set_doorless(Reason::DescriptorsShort);
             any = true;
         }
-        any |= give_up_set(listener);
+        any |= give_up_set(listener) | untended::end(listener);
     });
     any
 }
