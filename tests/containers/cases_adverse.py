@@ -123,6 +123,22 @@ def a_rule_set_while_connected():
         server.kill()
 
 
+@case(90)
+def a_rule_set_while_the_client_alone_sends():
+    """A filter that comes later ends an upload, too: its sender hears of it from its own end."""
+    pods = Pods()
+    a, b = pods.pair()
+    server, port = b.serve()
+    client = a.app("pour", b.address, port)
+    client.facts()
+    time.sleep(1)
+    assert pods.lanes(client) == 1, pods.reasons(client)
+    # In both directions: the server's end, which is given up first, cannot tell the client.
+    b.nft(RULE % (port, "drop"))
+    b.nft("table inet t {\nchain out {\ntype filter hook output priority 0; policy accept;\ntcp sport %d drop\n}\n}\n" % port)
+    assert client.facts()["end"] in ("ECONNRESET", "ETIMEDOUT", "EPIPE")
+
+
 @case()
 def service_addresses():
     """A client that connects to a translated address (DNAT) gets a lane from its second connection on."""

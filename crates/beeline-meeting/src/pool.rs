@@ -221,6 +221,7 @@ impl PooledLane {
     /// Keeps the socket that holds the port of an explicit bind until the lane's end.
     pub fn hold(&self, socket: i32) {
         self.holder.set(Some(socket));
+        HELD.fetch_add(1, Relaxed);
     }
 
     /// So many bytes went one way in the connection that now ends.
@@ -310,6 +311,16 @@ pub(super) fn server_lane(memory: LaneMemory, id: FileId) -> Option<&'static Poo
     Some(lane)
 }
 
+/// Lanes with a socket that they hold, which stays as long as they do.
+static HELD: AtomicU32 = AtomicU32::new(0);
+
+/// Whether there is a number for one more socket that a lane holds: they have an eighth of them at most, as they cannot
+/// be given up when the program wants theirs.
+#[must_use]
+pub fn may_hold() -> bool {
+    (HELD.load(Relaxed) as usize) < kernel::recent_descriptor_limit() / 8
+}
+
 /// A record for a lane in use that this process has taken over from another program, with its hidden memfd and the
 /// hidden socket that holds its port.
 pub fn adopted_lane(
@@ -332,6 +343,7 @@ pub fn adopted_lane(
 /// ever shared the end.
 pub fn retire(lane: &'static PooledLane, end: End, alone: bool) {
     if let Some(holder) = lane.holder.take() {
+        let _ = HELD.fetch_update(Relaxed, Relaxed, |held| held.checked_sub(1));
         hidden::close_hidden(holder);
     }
     let keep = alone && lane.is_ours_alone() && lane.spent.load(Relaxed) == 0;

@@ -40,6 +40,25 @@ fn an_idle_lane_without_its_memfd_is_not_offered() {
     purge();
 }
 
+/// The program is left seven of eight numbers, however many connections it has.
+#[test]
+fn lanes_hold_an_eighth_of_the_numbers_at_most() {
+    let _turn = ONE_AT_A_TIME.lock();
+    purge();
+    assert!(may_hold());
+    let most = beeline_shm::sys::limit(libc::RLIMIT_NOFILE) as u32 / 8;
+    HELD.fetch_add(most - 1, Relaxed);
+    assert!(may_hold());
+    let lane = client_lane(13).unwrap().sent();
+    lane.hold(hidden::hide(kernel::epoll_create().unwrap()));
+    assert!(!may_hold());
+    lane.spoil();
+    retire(lane, End::Client, true);
+    assert!(may_hold());
+    HELD.fetch_sub(most - 1, Relaxed);
+    purge();
+}
+
 #[test]
 fn descriptors_are_given_back_when_short() {
     let _turn = ONE_AT_A_TIME.lock();

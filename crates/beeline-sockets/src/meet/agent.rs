@@ -11,7 +11,7 @@ mod server;
 
 use core::net::SocketAddr;
 
-use beeline_lane::flags;
+use beeline_lane::{End, flags};
 use beeline_stats::tunables::rules::Body;
 use beeline_stats::tunables::{Key, OptionType, Policy, option};
 use beeline_stats::{Reason, Role};
@@ -46,7 +46,7 @@ fn may_serve(listener: &Listener) -> bool {
 
 /// Whether the TCP connection below a lane was cut, so that the lane has to end ("When a filter changes later").
 ///
-/// Looked for by whoever is about to sleep for the connection, and now and then by who sends.
+/// Looked for now and then by who sends. Either end's probes tell its own holder, so whichever end sends will find it.
 pub(crate) fn end_if_cut(desc: &'static Desc) {
     if desc.is_lane() && desc.side().is(state::CUTS) {
         look_at_holder(desc);
@@ -60,6 +60,10 @@ fn look_at_holder(desc: &'static Desc) {
         return;
     }
     let Some(holder) = desc.pooled().and_then(PooledLane::holder) else { return };
+    // A client's end cannot go back to TCP from here on, where it would have options that the program has not set.
+    if desc.end() == End::Client && kernel::getsockopt(holder, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) != Ok(IDLE_S) {
+        keep_alive(holder);
+    }
     // A peer that has closed its end has closed its holder, too: that is CLOSE_WAIT here, and no cut.
     if kernel::tcp_state(holder) != Some(linux::TCP_CLOSE) || desc.lane().flags(desc.end().peer()) & flags::CLOSED != 0
     {
@@ -81,9 +85,12 @@ fn mode_of(role: Role, server: SocketAddr) -> Mode {
     Mode::new(said(rule, option::wait), said(rule, option::spin_ns_max))
 }
 
+/// After how many seconds of silence below a lane it is looked whether anybody is still there.
+const IDLE_S: i32 = 5;
+
 /// Asks the kernel to find out when nobody can be reached through a TCP connection any more.
 fn keep_alive(holder: i32) {
-    let tcp = [(libc::TCP_KEEPIDLE, 5), (libc::TCP_KEEPINTVL, 2), (libc::TCP_KEEPCNT, 3)];
+    let tcp = [(libc::TCP_KEEPIDLE, IDLE_S), (libc::TCP_KEEPINTVL, 2), (libc::TCP_KEEPCNT, 3)];
     for (name, value) in tcp {
         let _ = kernel::setsockopt(holder, libc::IPPROTO_TCP, name, &value);
     }

@@ -1,9 +1,9 @@
 //! A door of another program that nobody serves any more, while this one accepts.
 //!
 //! A program that is started with a listener, or receives one, finds the door's name taken as long as the program that
-//! had the listener before keeps it. That one may accept no more: it drains, or its workers were killed and their master
-//! only waits. Its door stands open, nobody can close it from outside, and each client's hello would lie there for as
-//! long as clients are patient ([`super::offers`]), although this program accepts over TCP what they begin again.
+//! had the listener before keeps it. That one may accept no more: it drains, or its workers were killed and their
+//! master only waits. Its door stands open, nobody can close it from outside, and each client's hello would lie there
+//! for as long as clients are patient ([`super::offers`]), although this program accepts over TCP what they begin again.
 //!
 //! 1. A program that looks for clients and has no door for that reason sends a client of its own to the other one, that
 //!    has hung up already: who serves the door closes its end at once, and nobody is told of it.

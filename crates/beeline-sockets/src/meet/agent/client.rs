@@ -63,6 +63,9 @@ pub(in crate::meet) fn attempt(ours: Connecting, route: &Route, nonblocking: boo
     if io::small_send_buffer().is_none() {
         return Err(Reason::KernelUnsupported.into());
     }
+    if !pool::may_hold() {
+        return Err(Reason::DescriptorsShort.into());
+    }
     // A handler that jumped out of here would leave connection and lane behind.
     let _section = Section::enter();
     if limits::address_space_is_limited() {

@@ -10,7 +10,7 @@ use beeline_wire::{ConnName, Endpoint};
 
 use super::super::hello_io::Refusal;
 use super::super::listener::Listener;
-use super::super::pool::PooledLane;
+use super::super::pool::{self, PooledLane};
 use super::super::{admit, taking, trust};
 use super::{keep_alive, may_serve, mode_of};
 use crate::desc::Desc;
@@ -36,6 +36,9 @@ pub(in crate::meet) fn came_over_tcp(
     // In this order: who asks whether there is an agent finds the page of a new one.
     if !is_there() || !place.is_some_and(page::tells_of) || !may_serve(listener) {
         return Err(Reason::CameOverTcp);
+    }
+    if !pool::may_hold() {
+        return Err(Reason::DescriptorsShort);
     }
     ask(desc, accepted, flags)
 }
