@@ -3,21 +3,23 @@
 //! A program that is started with a listener, or receives one, finds the door's name taken as long as the program that
 //! had the listener before keeps it. That one may accept no more: it drains, or its workers were killed and their
 //! master only waits. Its door stands open, nobody can close it from outside, and each client's hello would lie there
-//! for as long as clients are patient ([`super::offers`]), although this program accepts over TCP what they begin again.
+//! for as long as clients are patient ([`super::offers`]), although this program accepts what they send over TCP then.
 //!
 //! 1. A program that looks for clients and has no door for that reason sends a client of its own to the other one, that
 //!    has hung up already: who serves the door closes its end at once, and nobody is told of it.
 //! 2. One that nobody has closed for [`UNTENDED_NS`] shows that the door is not served. Then its queue is filled
 //!    ([`door::fill_queue`]), and clients that find it full go by TCP. Who serves the door after all takes the fillers
 //!    away, and clients come again: nothing has to be taken back.
-//! 3. It is asked for again while clients come: [`PAUSE_NS`] after an answer, [`UNTENDED_NS`] without one.
+//! 3. Only a door of the program's own user, or of root, is asked: others may have taken the name, and accept for ever.
+//! 4. It is asked for again while clients come: [`PAUSE_NS`] after an answer, [`UNTENDED_NS`] without one.
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use beeline_shm::sys;
 use beeline_stats::Reason;
 
-use super::door;
 use super::listener::Listener;
+use super::{door, trust};
 use crate::{hidden, kernel};
 
 /// How long a client that has hung up lies at a door that is served, at most, as far as other clients want to wait.
@@ -58,12 +60,17 @@ fn ask(listener: &Listener) {
     listener.asks_ns.store(now_ns.saturating_add(pause_ns), Relaxed);
 }
 
-/// A client at the door that says nothing, and that whoever accepts it finds gone. None at a door that is shut or full.
+/// A client at the door that says nothing, and that whoever accepts it finds gone. None at a door that is shut or full,
+/// or somebody else's.
 fn hung_up_at_door(listener: &Listener) -> Option<i32> {
     if !hidden::has_spare() {
         return None;
     }
     let client = door::client_of(listener)?;
+    if !trust::peer_uid(client).is_some_and(|uid| uid == 0 || uid == trust::euid()) {
+        let _ = sys::close(client);
+        return None;
+    }
     let _ = kernel::shutdown(client, libc::SHUT_WR);
     Some(hidden::hide(client))
 }
