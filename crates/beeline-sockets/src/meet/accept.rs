@@ -41,6 +41,10 @@ use crate::{Errno, changing, guards, stats, table};
 /// Clients looked at in one call, so that a crowd of broken ones cannot hold it up for ever.
 pub(super) const CLIENTS_MAX: usize = 64;
 
+/// Those beside that have hung up, as many as a queue that was filled has by default and some more: a program that is
+/// told by edges asks again only when the next client has come.
+const GONE_MAX: usize = 320;
+
 /// Clients taken from the lobby in a row, at most, before the door's queue is looked at.
 const LOBBY_RUN: u32 = 8;
 
@@ -349,7 +353,8 @@ fn from_door(call: &mut Accepting) -> Result<Option<i32>, Errno> {
 /// Takes a client from the door's queue, if there is one that has said hello.
 fn from_queue(call: &mut Accepting) -> Result<Option<i32>, Errno> {
     let Accepting { desc, listener, flags, .. } = *call;
-    for _ in 0..CLIENTS_MAX {
+    let (mut clients, mut gone) = (0, 0);
+    while clients < CLIENTS_MAX && gone < GONE_MAX {
         let (anchor, taken, forks) = {
             let _changing = changing::changing();
             let anchor = match next(listener, flags) {
@@ -376,6 +381,7 @@ fn from_queue(call: &mut Accepting) -> Result<Option<i32>, Errno> {
             }
             taken => taken,
         };
+        *(if matches!(taken, Err(Refusal::Gone)) { &mut gone } else { &mut clients }) += 1;
         match taken {
             Ok(()) => {
                 door::fit_to_numbers(listener, anchor);
