@@ -110,7 +110,8 @@ cases! { passes:
     a_peeked_message_keeps_its_end
     strangers_pass_ends_and_listeners
     a_receiver_without_the_library_goes_on
-    a_relative_without_the_library_goes_on;
+    a_relative_without_the_library_goes_on
+    a_relative_that_accepts_without_the_library_goes_on;
 }
 
 cases! { environment:

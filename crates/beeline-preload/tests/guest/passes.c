@@ -295,6 +295,38 @@ static void a_relative_without_the_library_goes_on(void) {
     }
 }
 
+/* A program that has a listener from who started it. */
+static int acceptor(int door) {
+    int through = accept(door, NULL, NULL);
+    CHECK(through >= 0);
+    return relative(through);
+}
+
+/* Whoever called listen(2) is not who accepts. */
+static void a_relative_that_accepts_without_the_library_goes_on(void) {
+    int ends[2], door = socket(AF_UNIX, SOCK_STREAM, 0), through = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    char byte, number[16];
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    socklen_t length = sizeof address;
+    CHECK(bind(door, (struct sockaddr *)&address, sizeof(sa_family_t)) == 0 && listen(door, 1) == 0);
+    CHECK(getsockname(door, (struct sockaddr *)&address, &length) == 0);
+    snprintf(number, sizeof number, "%d", door);
+    pid_t child = fork();
+    if (child == 0) {
+        execl(stranger(), "guest", "acceptor", number, (char *)NULL);
+        _exit(126);
+    }
+    CHECK(close(door) == 0);
+    CHECK(connect(through, (struct sockaddr *)&address, length) == 0);
+    pair(ends);
+    CHECK(write(ends[1], "hello", 5) == 5);
+    send_fds(through, ends, 1, 0);
+    CHECK(close(ends[0]) == 0);
+    hears(ends[1], "goodbye");
+    CHECK(read(ends[1], &byte, 1) == 0 && close(ends[1]) == 0);
+    CHECK(status_of(child) == 0 && close(through) == 0);
+}
+
 static const struct guest_case CASES[] = {
     CASE(a_passed_end_goes_on),
     CASE(a_passed_end_is_shared),
@@ -302,10 +334,12 @@ static const struct guest_case CASES[] = {
     CASE(strangers_pass_ends_and_listeners),
     CASE(a_receiver_without_the_library_goes_on),
     CASE(a_relative_without_the_library_goes_on),
+    CASE(a_relative_that_accepts_without_the_library_goes_on),
 };
 
 int main(int argc, char **argv) {
     if (argc == 4 && strcmp(argv[1], "receiver") == 0) return receiver(argv[2], argv[3]);
     if (argc == 3 && strcmp(argv[1], "relative") == 0) return relative(atoi(argv[2]));
+    if (argc == 3 && strcmp(argv[1], "acceptor") == 0) return acceptor(atoi(argv[2]));
     return run_case(CASES, sizeof CASES / sizeof *CASES, argc, argv);
 }

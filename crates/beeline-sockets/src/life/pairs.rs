@@ -25,8 +25,18 @@ pub(super) fn mark(gets: impl Fn(i32) -> bool) {
 
 /// Whether what is sent into `socket` may be received by a program without the library, as a mark says.
 pub(super) fn is_marked(socket: i32) -> bool {
-    kernel::getpeername(socket)
-        .is_ok_and(|peer| peer.abstract_name().is_some_and(|name| name.starts_with(PREFIX.as_bytes())))
+    kernel::getpeername(socket).is_ok_and(|peer| is_mark(&peer))
+}
+
+/// Whether neither end of a connected `AF_UNIX` socket has a name, but for our marks: so both are of a pair, and
+/// neither came by connect(2) or accept(2).
+pub(super) fn is_pair(socket: i32) -> bool {
+    let is_unnamed = |end: SockAddr| end.length as usize <= size_of::<libc::sa_family_t>() || is_mark(&end);
+    [kernel::getsockname, kernel::getpeername].iter().all(|name| name(socket).is_ok_and(is_unnamed))
+}
+
+fn is_mark(end: &SockAddr) -> bool {
+    end.abstract_name().is_some_and(|name| name.starts_with(PREFIX.as_bytes()))
 }
 
 /// Whether a descriptor is an `AF_UNIX` socket that is connected to another without a name. Those of clients and
@@ -57,6 +67,7 @@ mod tests {
         assert!(is_marked(kept.as_raw_fd()) && !is_marked(given.as_raw_fd()));
         mark(|fd| fd == given.as_raw_fd() || fd == kept.as_raw_fd());
         assert!(is_marked(kept.as_raw_fd()) && !is_marked(given.as_raw_fd()), "its other end has a name");
+        assert!(is_pair(kept.as_raw_fd()) && is_pair(given.as_raw_fd()), "a mark is no name");
     }
 
     #[test]
@@ -67,6 +78,6 @@ mod tests {
         let (server, _) = listener.accept().unwrap();
         mark(|fd| [listener.as_raw_fd(), client.as_raw_fd(), server.as_raw_fd()].contains(&fd));
         assert!(client.local_addr().unwrap().is_unnamed() && !is_marked(server.as_raw_fd()));
-        assert!(!is_marked(client.as_raw_fd()));
+        assert!(!is_marked(client.as_raw_fd()) && !is_pair(client.as_raw_fd()) && !is_pair(server.as_raw_fd()));
     }
 }

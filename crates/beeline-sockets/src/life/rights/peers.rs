@@ -1,10 +1,14 @@
 //! Whether the process at the other end of an `AF_UNIX` socket receives through the library.
 //!
 //! The kernel tells which process made that end (`SO_PEERCRED`), and /proc shows a user what is mapped into the user's
-//! own processes. A pair of sockets was made by this process or by one that it was forked from, and its other end is
-//! held by a relative, which the library follows, or which has left a mark ([`super::super::pairs`]). Of everybody else
-//! nothing is known. An answer is remembered for a
-//! moment, because programs pass connections one after the other.
+//! own processes. An answer is remembered for a moment, because programs pass connections one after the other.
+//!
+//! 1. A pair of sockets was made by this process or by one that it was forked from, and its other end is held by a
+//!    relative, which the library follows, or which has left a mark ([`super::super::pairs`]).
+//! 2. Of an end that was made by accept(2) the kernel names who called listen(2). Where that is this process, it hardly
+//!    sends to itself: who accepts is a program that it was given to, and nothing is known of that. The same where this
+//!    process has called connect(2) and sends to that end.
+//! 3. Of everybody else nothing is known.
 //!
 //! A ring of io_uring(7) receives messages past the library. So who has one open counts as a process without it.
 
@@ -33,7 +37,7 @@ pub(super) fn knows_us(socket: i32) -> bool {
     }
     let pid = peer.pid as u32;
     if pid == sys::getpid() {
-        return config().follow && !rings::has_made_ring();
+        return pairs::is_pair(socket) && config().follow && !rings::has_made_ring();
     }
     let now = kernel::now_ns();
     let last = LAST.load(Relaxed);
@@ -76,13 +80,20 @@ fn has_library(pid: u32) -> bool {
 mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
     #[test]
     fn a_process_without_the_library_is_a_stranger() {
         assert!(!has_library(std::process::id()));
         assert!(!has_library(u32::MAX));
-        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (one, _other) = UnixStream::pair().unwrap();
         assert!(knows_us(one.as_raw_fd()), "a relative");
+        let address = SocketAddr::from_abstract_name(format!("peers-{}", std::process::id())).unwrap();
+        let listener = UnixListener::bind_addr(&address).unwrap();
+        let client = UnixStream::connect_addr(&address).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        assert!(!knows_us(client.as_raw_fd()) && !knows_us(server.as_raw_fd()), "anybody may have it");
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         assert!(!knows_us(file.as_raw_fd()));
     }
