@@ -187,7 +187,8 @@ cases! { relays:
     streams_that_are_there_already_use_an_accepted_connection
     who_could_not_leave_a_lane_follows_who_could
     a_program_of_a_vfork_has_a_connection_as_its_streams
-    several_programs_of_vforks_have_one_connection;
+    several_programs_of_vforks_have_one_connection
+    a_spawned_program_gets_few_numbers;
 }
 
 cases! { sharers:

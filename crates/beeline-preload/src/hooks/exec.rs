@@ -114,12 +114,12 @@ unsafe fn become_program(image: Image, list: List, exec: impl Fn(List) -> c_int)
 ///
 /// # Safety
 /// `list` as for posix_spawn(3).
-unsafe fn spawn(image: Image, list: List, spawn: impl Fn(List) -> c_int) -> Outcome {
+unsafe fn spawn(image: Image, actions: *const c_void, list: List, spawn: impl Fn(List) -> c_int) -> Outcome {
     life::count_fork();
     // SAFETY: forwarded.
     let kept = unsafe { environment::kept(list, image) };
     let spawn_it = |image, list| {
-        let loan = life::before_spawn(image);
+        let loan = life::before_spawn(image, life::Closing::by_list(actions as usize));
         let result = spawn(list);
         life::after_spawn(&loan, result == 0);
         result
@@ -154,17 +154,37 @@ hooks! {
         });
 
     fn posix_spawn: (pid: *mut pid_t, path: Text, actions: *const c_void, attributes: *const c_void, arguments: List, list: List) -> c_int [] =>
-        spawn(look(path, at_working_directory), list, |list| {
+        spawn(look(path, at_working_directory), actions, list, |list| {
             real!(posix_spawn(pid, path, actions, attributes, arguments, list), or libc::ENOSYS)
         });
 
     fn posix_spawnp: (pid: *mut pid_t, file: Text, actions: *const c_void, attributes: *const c_void, arguments: List, list: List) -> c_int [] =>
-        spawn(look(file, in_path), list, |list| {
+        spawn(look(file, in_path), actions, list, |list| {
             real!(posix_spawnp(pid, file, actions, attributes, arguments, list), or libc::ENOSYS)
         });
 
     fn posix_spawn_file_actions_adddup2: (actions: *mut c_void, fd: c_int, to: c_int) -> c_int [] => {
         life::named_in_spawn(fd, to);
+        Outcome::Kernel
+    };
+
+    fn posix_spawn_file_actions_init: (actions: *mut c_void) -> c_int [] => {
+        life::list_begins(actions as usize);
+        Outcome::Kernel
+    };
+
+    fn posix_spawn_file_actions_destroy: (actions: *mut c_void) -> c_int [] => {
+        life::list_begins(actions as usize);
+        Outcome::Kernel
+    };
+
+    fn posix_spawn_file_actions_addclose: (actions: *mut c_void, fd: c_int) -> c_int [] => {
+        life::list_closes(actions as usize, fd..=fd);
+        Outcome::Kernel
+    };
+
+    fn posix_spawn_file_actions_addclosefrom_np: (actions: *mut c_void, lowest: c_int) -> c_int [] => {
+        life::list_closes(actions as usize, lowest..=c_int::MAX);
         Outcome::Kernel
     };
 }

@@ -3,6 +3,7 @@
 #include "guest.h"
 
 #include <pthread.h>
+#include <spawn.h>
 
 static struct sockaddr_in named(int fd, int (*which)(int, struct sockaddr *, socklen_t *)) {
     struct sockaddr_in address;
@@ -231,6 +232,35 @@ static void streams_that_are_there_already_use_an_accepted_connection(void) {
     CHECK(close(fds[0]) == 0 && close(fds[1]) == 0);
 }
 
+static int answers(int fd) {
+    hears(fd, "question");
+    CHECK(write(fd, "answer", 6) == 6);
+    return 0;
+}
+
+/* Its list of actions closes all that the program shall not have, hidden descriptors as well. */
+static void a_spawned_program_gets_few_numbers(void) {
+    enum { NUMBER = 9, ABOVE = 1000 };
+    for (int way = 0; way < 3; way++) {
+        int ends[2];
+        pid_t child;
+        char byte, *arguments[] = {"guest", "answers", "9", NULL};
+        posix_spawn_file_actions_t actions;
+        pair(ends);
+        CHECK(posix_spawn_file_actions_init(&actions) == 0);
+        if (way == 1) CHECK(dup2(ends[1], NUMBER) == NUMBER);
+        else CHECK(posix_spawn_file_actions_adddup2(&actions, ends[1], NUMBER) == 0);
+        if (way == 2) for (int fd = NUMBER + 1; fd < ABOVE; fd++) CHECK(posix_spawn_file_actions_addclose(&actions, fd) == 0);
+        CHECK(posix_spawn_file_actions_addclosefrom_np(&actions, way == 2 ? ABOVE : NUMBER + 1) == 0);
+        CHECK(posix_spawn(&child, "/proc/self/exe", &actions, NULL, arguments, environ) == 0);
+        CHECK(posix_spawn_file_actions_destroy(&actions) == 0 && close(ends[1]) == 0);
+        if (way == 1) CHECK(close(NUMBER) == 0);
+        CHECK(write(ends[0], "question", 8) == 8);
+        hears(ends[0], "answer");
+        CHECK(status_of(child) == 0 && read(ends[0], &byte, 1) == 0 && close(ends[0]) == 0);
+    }
+}
+
 static const struct guest_case CASES[] = {
     CASE(io_uring_takes_connections_off_lanes),
     CASE(a_static_program_serves_behind_a_relay),
@@ -239,8 +269,10 @@ static const struct guest_case CASES[] = {
     CASE(who_could_not_leave_a_lane_follows_who_could),
     CASE(a_program_of_a_vfork_has_a_connection_as_its_streams),
     CASE(several_programs_of_vforks_have_one_connection),
+    CASE(a_spawned_program_gets_few_numbers),
 };
 
 int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "answers") == 0) return answers(atoi(argv[2]));
     return run_case(CASES, sizeof CASES / sizeof *CASES, argc, argv);
 }

@@ -36,6 +36,7 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Relaxed},
 };
 
+use super::closing::Closing;
 use super::image::Image;
 use super::{leaving, open_fds, pairs, stranger};
 use crate::changing::changing;
@@ -146,6 +147,13 @@ pub(super) fn part_fds(desc: &Desc) -> Option<(i32, i32, Option<i32>)> {
     Some((desc.side_memfd()?, lane.memfd()?, lane.holder()))
 }
 
+/// Whether a program that is spawned gets an end without all its parts.
+pub(super) fn loses_parts(desc: &Desc, closing: Closing) -> bool {
+    let mut loses = part_fds(desc).is_none();
+    each_part(desc, |part| loses |= closing.has(part));
+    loses
+}
+
 fn each_part(desc: &Desc, mut f: impl FnMut(i32)) {
     if let Some((side, lane, holder)) = part_fds(desc) {
         f(side);
@@ -224,22 +232,24 @@ pub fn exec_failed(loan: &Loan) {
 }
 
 /// Before a process is spawned by libc. What becomes of descriptors in between, libc alone knows.
-pub fn before_spawn(image: Image) -> Loan {
+pub fn before_spawn(image: Image, closing: Closing) -> Loan {
     let mut loan = Loan::new(true);
     if !process::is_active() || is_guest_of_parent() {
         return loan;
     }
     meet::before_fork();
-    stranger::prepare_spawn(image);
+    stranger::prepare_spawn(image, closing);
+    let inherits = |fd| stays_open(fd) && !closing.has(fd);
     if image.is_stranger() {
-        pairs::mark(stays_open);
+        pairs::mark(inherits);
     }
-    meet::pass_on(|fd, desc| stays_open(fd) || desc.named_in_spawn.load(Relaxed) != NOT_NAMED);
+    let gets = |fd, desc: &'static Desc| inherits(fd) || desc.named_in_spawn.load(Relaxed) != NOT_NAMED;
+    meet::pass_on(gets);
     let _changing = meet::changing_to_share();
     LENDERS.fetch_add(1, Relaxed);
     if image == Image::Takes {
         table::for_each(|fd, desc| {
-            if desc.is_lane() && (stays_open(fd) || desc.named_in_spawn.load(Relaxed) != NOT_NAMED) {
+            if desc.is_lane() && gets(fd, desc) {
                 loan.lend(desc);
             }
         });

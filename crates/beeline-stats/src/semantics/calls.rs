@@ -154,6 +154,17 @@ pub const CALLS: &[Row] = &[
         "What the child will get under another number is remembered.",
         &["guest:spawning_hands_over_a_connection"],
     ),
+    row(
+        &[
+            "posix_spawn_file_actions_init",
+            "posix_spawn_file_actions_destroy",
+            "posix_spawn_file_actions_addclose",
+            "posix_spawn_file_actions_addclosefrom_np",
+        ],
+        Passed,
+        "What a list closes is remembered: a program without hidden descriptors has its connections over TCP.",
+        &["guest:a_spawned_program_gets_few_numbers"],
+    ),
     row(&["_exit", "_Exit"], Passed, "Removes the statistics file first.", &["fork/child_exits", "duo/server_exits"]),
     row(
         &[
