@@ -23,6 +23,7 @@
 //!    not listen gets no connection.
 
 mod afar;
+mod holder;
 mod tickets;
 mod untaken;
 
@@ -45,6 +46,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use untaken::Untaken;
 
 pub use tickets::{abandoned, begin, ended, failed};
+
+pub use holder::{Holder, holder};
 
 pub use afar::{Afar, afar, elsewhere, left_to_tcp, looked_again, note_unmet, source_for};
 

@@ -188,7 +188,10 @@ cases! { relays:
     who_could_not_leave_a_lane_follows_who_could
     a_program_of_a_vfork_has_a_connection_as_its_streams
     several_programs_of_vforks_have_one_connection
-    a_spawned_program_gets_few_numbers;
+    a_spawned_program_gets_few_numbers
+    relays_that_have_ended_are_reaped
+    who_stops_a_service_stops_its_relays
+    a_relay_lasts_as_long_as_the_kernels_end;
 }
 
 cases! { sharers:

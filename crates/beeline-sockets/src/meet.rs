@@ -82,6 +82,7 @@ pub(crate) use lane::{adopt_lane, carry_owner, close_lane, spoil_lane};
 pub(crate) use late::carry_options;
 pub use late::{before_close, late_fallback};
 pub(crate) use listening::{adopt_now, leave_door_if_blocked, leave_doors, listen, listens, shutdown_listener};
+pub(crate) use lookup::{Holder, holder};
 pub(crate) use offers::{before_end, before_fork, before_passing, changing_to_share};
 pub(crate) use release::with_room;
 pub(crate) use retreat::{descriptor_limit_changes, from_all_doors as retreat_from_doors};

@@ -173,6 +173,24 @@ impl ListenerQuery {
     /// # Errors
     /// [`LookupError`] says why there is no listener.
     pub fn decode(&self, datagram: &[u8], sequence: u32, port_id: u32) -> Result<Listener, LookupError> {
+        match self.read(datagram, sequence, port_id)? {
+            (TCP_LISTEN, listener) => Ok(listener),
+            (state, _) => Err(LookupError::NotListening(state)),
+        }
+    }
+
+    /// The same where it is asked for the connection between the two addresses: its inode, 0 for one that no process
+    /// has any more. `None` if there is a listener in its place.
+    ///
+    /// # Errors
+    /// [`LookupError`] says why there is no socket.
+    pub fn decode_connected(&self, datagram: &[u8], sequence: u32, port_id: u32) -> Result<Option<u32>, LookupError> {
+        let (state, found) = self.read(datagram, sequence, port_id)?;
+        Ok((state != TCP_LISTEN).then_some(found.inode))
+    }
+
+    /// The state of what was found, and what is told of it.
+    fn read(&self, datagram: &[u8], sequence: u32, port_id: u32) -> Result<(u8, Listener), LookupError> {
         let answer = match find_reply(datagram, sequence, port_id, BY_FAMILY) {
             Reply::Message(answer) => answer,
             Reply::Refused(errno) => return Err(LookupError::Refused(errno)),
@@ -183,10 +201,7 @@ impl ListenerQuery {
         if listener.local.port() != self.destination.address().port() {
             return Err(LookupError::Malformed);
         }
-        if state != TCP_LISTEN {
-            return Err(LookupError::NotListening(state));
-        }
-        Ok(listener)
+        Ok((state, listener))
     }
 }
 

@@ -2,7 +2,10 @@
 #define _GNU_SOURCE
 #include "guest.h"
 
+#include <dirent.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
+#include <signal.h>
 #include <spawn.h>
 
 static struct sockaddr_in named(int fd, int (*which)(int, struct sockaddr *, socklen_t *)) {
@@ -261,6 +264,88 @@ static void a_spawned_program_gets_few_numbers(void) {
     }
 }
 
+/* How many relays are children of this process and have ended, or have not, and one of them. */
+static int relays(int ended, pid_t *one) {
+    char path[280], line[256];
+    int count = 0;
+    DIR *processes = opendir("/proc");
+    CHECK(processes != NULL);
+    for (struct dirent *entry; (entry = readdir(processes));) {
+        pid_t process = atoi(entry->d_name);
+        snprintf(path, sizeof path, "/proc/%s/stat", entry->d_name);
+        FILE *file = process > 0 ? fopen(path, "r") : NULL;
+        if (!file) continue;
+        char state = 0;
+        int parent = 0, found = fgets(line, sizeof line, file) && sscanf(strrchr(line, ')'), ") %c %d", &state, &parent) == 2;
+        fclose(file);
+        if (!found || parent != getpid() || !strstr(line, "beeline-relay") || (state == 'Z') != ended) continue;
+        if (one) *one = process;
+        count++;
+    }
+    closedir(processes);
+    return count;
+}
+
+/* Process 1 of a container, and who else orphans come to, has relays for children. */
+static void relays_that_have_ended_are_reaped(void) {
+    enum { MANY = 72, SPARE = 8, PATIENCE_MS = 10000 };
+    int ends[MANY + SPARE][2];
+    CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0);
+    for (int i = 0; i < MANY + SPARE; i++) pair(ends[i]);
+    for (int i = 0; i < MANY; i++) CHECK(dup2(ends[i][1], 1) == 1);
+    CHECK(close(1) == 0);
+    for (int i = 0; i < MANY; i++) CHECK(close(ends[i][0]) == 0 && close(ends[i][1]) == 0);
+    for (int waited = 0; relays(0, NULL) > 0; waited++) CHECK(waited < PATIENCE_MS && usleep(1000) == 0);
+    /* That is done when the next ones are made. */
+    for (int i = MANY; i < MANY + SPARE; i++) CHECK(dup2(ends[i][1], 1) == 1);
+    CHECK(relays(1, NULL) == 0);
+}
+
+/* A connection whose program has it as a stream and says a word. The relay is 0 over TCP. */
+static pid_t says_bye(int ends[2], int linger_s) {
+    pid_t relay = 0;
+    CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0 && signal(SIGPIPE, SIG_IGN) != SIG_ERR);
+    pair(ends);
+    CHECK(dup2(ends[1], 1) == 1 && close(ends[1]) == 0);
+    if (linger_s) CHECK(setsockopt(1, IPPROTO_TCP, TCP_LINGER2, &linger_s, sizeof linger_s) == 0);
+    CHECK(relays(0, &relay) == (getenv("GUEST_EXPECTS_LANES") != NULL));
+    CHECK(write(1, "bye", 3) == 3);
+    return relay;
+}
+
+/* The client keeps its end of a connection whose other end has gone. */
+static void is_widowed(int fd, pid_t relay) {
+    enum { PATIENCE_MS = 20000 };
+    char byte;
+    hears(fd, "bye");
+    CHECK(read(fd, &byte, 1) == 0);
+    for (int waited = 0; relay && waitpid(relay, NULL, __WCLONE | WNOHANG) == 0; waited++)
+        CHECK(waited < PATIENCE_MS && usleep(1000) == 0);
+    CHECK(read(fd, &byte, 1) == 0);
+    for (int written = 0; write(fd, "x", 1) == 1; written++) CHECK(written < 1000 && usleep(1000) == 0);
+    CHECK(errno == ECONNRESET || errno == EPIPE);
+}
+
+static void who_stops_a_service_stops_its_relays(void) {
+    int ends[2];
+    char byte;
+    pid_t relay = says_bye(ends, 0);
+    /* Not as long as a program has the connection. */
+    CHECK(shutdown(1, SHUT_WR) == 0);
+    if (relay) CHECK(kill(relay, SIGTERM) == 0);
+    usleep(100000);
+    CHECK(write(ends[0], "m", 1) == 1 && read(1, &byte, 1) == 1 && byte == 'm');
+    CHECK(close(1) == 0);
+    is_widowed(ends[0], relay);
+}
+
+static void a_relay_lasts_as_long_as_the_kernels_end(void) {
+    int ends[2];
+    pid_t relay = says_bye(ends, 1);
+    CHECK(close(1) == 0);
+    is_widowed(ends[0], relay);
+}
+
 static const struct guest_case CASES[] = {
     CASE(io_uring_takes_connections_off_lanes),
     CASE(a_static_program_serves_behind_a_relay),
@@ -270,6 +355,9 @@ static const struct guest_case CASES[] = {
     CASE(a_program_of_a_vfork_has_a_connection_as_its_streams),
     CASE(several_programs_of_vforks_have_one_connection),
     CASE(a_spawned_program_gets_few_numbers),
+    CASE(relays_that_have_ended_are_reaped),
+    CASE(who_stops_a_service_stops_its_relays),
+    CASE(a_relay_lasts_as_long_as_the_kernels_end),
 };
 
 int main(int argc, char **argv) {

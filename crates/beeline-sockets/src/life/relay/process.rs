@@ -9,12 +9,16 @@
 //!    fill memory. From the app's memory the relay uses what stood still when it was copied: the lane, the side, its
 //!    [`Task`], this library's code and settled statics.
 //! 3. All signals are blocked from before the first clone, and stay so in the relay, which leads a session of its own.
-//!    It ends when both ends of its connection have; nothing but SIGKILL ends it earlier.
+//!    It ends when both ends of its connection have; nothing but SIGKILL ends it earlier, unless no program has the
+//!    connection any more ([`super::pump`]).
 //! 4. The relay closes all descriptors but its own before the app goes on, so that no end of anything stays open
 //!    longer for its sake, and unmaps all memory that it does not need, so that none of the app's is kept alive.
 
 use core::arch::asm;
-use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicI32, AtomicPtr,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
 
 use beeline_shm::Fd;
 use beeline_shm::sys::{self, call};
@@ -49,8 +53,59 @@ struct Birth {
     relay: AtomicI32,
 }
 
-/// Relays that are children of this process.
-static CHILDREN: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
+/// Relays that are children of this process: as many as there were at a time.
+struct Children {
+    places: [AtomicI32; PLACES],
+    more: AtomicPtr<Children>,
+}
+
+/// As many as fit into a page.
+const PLACES: usize = 1020;
+
+static CHILDREN: Children = Children::none();
+
+impl Children {
+    const fn none() -> Self {
+        Self { places: [const { AtomicI32::new(0) }; PLACES], more: AtomicPtr::new(core::ptr::null_mut()) }
+    }
+
+    fn more(&self) -> Option<&'static Self> {
+        // SAFETY: null, or a page that stays for ever.
+        unsafe { self.more.load(Acquire).as_ref() }
+    }
+
+    /// More places, which are made if there are none.
+    fn with_more(&self) -> Option<&'static Self> {
+        self.more().or_else(|| {
+            let fresh = sys::map_private(size_of::<Self>()).ok()?;
+            // A fresh mapping is zeroed, as those are that hold none.
+            let made = self.more.compare_exchange(core::ptr::null_mut(), fresh.cast(), AcqRel, Acquire);
+            if made.is_err() {
+                // SAFETY: nobody knows of it.
+                unsafe { sys::unmap(fresh, size_of::<Self>()) };
+            }
+            self.more()
+        })
+    }
+
+    /// Reaps those that have ended.
+    fn reap(&self) {
+        for place in &self.places {
+            let child = place.load(Relaxed);
+            if child != 0 {
+                let args = [child as usize, 0, (libc::__WCLONE | libc::WNOHANG) as usize, 0, 0, 0];
+                // SAFETY: no status is asked for.
+                if unsafe { call(libc::SYS_wait4, args) } != Ok(0) {
+                    let _ = place.compare_exchange(child, 0, Relaxed, Relaxed);
+                }
+            }
+        }
+    }
+
+    fn take_in(&self, relay: i32) -> bool {
+        self.places.iter().any(|place| place.compare_exchange(0, relay, Relaxed, Relaxed).is_ok())
+    }
+}
 
 /// Starts a relay.
 pub(super) fn start(task: Task) -> Result<(), Reason> {
@@ -96,17 +151,17 @@ fn adopts_orphans() -> bool {
 
 /// Reaps the relays among this process's children that have ended, and remembers one more.
 fn remember(relay: i32) {
-    for place in &CHILDREN {
-        let child = place.load(Relaxed);
-        if child != 0 {
-            let args = [child as usize, 0, (libc::__WCLONE | libc::WNOHANG) as usize, 0, 0, 0];
-            // SAFETY: no status is asked for.
-            if unsafe { call(libc::SYS_wait4, args) } != Ok(0) {
-                let _ = place.compare_exchange(child, 0, Relaxed, Relaxed);
-            }
-        }
+    let mut children = Some(&CHILDREN);
+    while let Some(some) = children {
+        some.reap();
+        children = some.more();
     }
-    let _ = CHILDREN.iter().find(|place| place.compare_exchange(0, relay, Relaxed, Relaxed).is_ok());
+    let mut room = &CHILDREN;
+    while !room.take_in(relay) {
+        // Without memory it is forgotten.
+        let Some(more) = room.with_more() else { return };
+        room = more;
+    }
 }
 
 /// Whether the relay has written its byte. It has, or never will.

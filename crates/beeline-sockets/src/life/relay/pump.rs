@@ -14,7 +14,8 @@
 //!    flag, or as its end of the anchor closed with bytes of ours unread, or with bytes coming for it afterwards.
 //!    One that read all before its bell was rung, and closed, has not: what tells is how far it has read.
 //! 4. A peer that breaks the lane's rules has reset the connection.
-//! 5. When both directions are over the relay ends, and with it its ends of both.
+//! 5. When both directions are over the relay ends, and with it its ends of both. The outward one is, too, when nobody
+//!    has the program's socket any more ([`widowed`]).
 //! 6. Both descriptors are watched for edges. The relay sleeps only after both directions have moved all they could:
 //!    out of an empty ring or into a full socket, out of an empty socket or into a full ring, with the lane's wake
 //!    words armed for what it waits for there.
@@ -24,10 +25,12 @@
 //!    includes the socket, by a system call.
 
 mod idle;
+mod widowed;
 
 use beeline_lane::{BellFault, Bells, End, Fault, LaneMemory, Reader, Source, Writer, flags};
 use beeline_shm::sys::{SysResult, call};
 
+use self::widowed::Widowed;
 use super::gate::Attendance;
 use crate::bells::AnchorBells;
 use crate::io::SHUT_BOTH;
@@ -90,6 +93,7 @@ struct Pump {
     socket_failed: bool,
     spin_ns: u64,
     skipped: u32,
+    widowed: Widowed,
 }
 
 impl Relay {
@@ -118,6 +122,7 @@ impl Relay {
             socket_failed: false,
             spin_ns: self.spin_ns_max,
             skipped: 0,
+            widowed: Widowed::NOT_YET,
         };
         pump.run();
     }

@@ -63,11 +63,16 @@ impl Pump {
             }
         }
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
-        let args = [self.relay.set as usize, events.as_mut_ptr() as usize, events.len(), usize::MAX, 0, 8];
-        // SAFETY: room for as many events; no timeout, no mask.
+        let timeout = self.sleep_ms() as usize;
+        let args = [self.relay.set as usize, events.as_mut_ptr() as usize, events.len(), timeout, 0, 8];
+        // SAFETY: room for as many events; no mask.
         let woken = unsafe { call(libc::SYS_epoll_pwait, args) };
         self.relay.lane.cpu(self.relay.end).store(kernel::cpu().wrapping_add(1), Relaxed);
         let count = match woken {
+            Ok(0) => {
+                self.look_for_program();
+                return Moved::Some;
+            }
             Ok(count) => count,
             Err(Errno(libc::EINTR)) => return Moved::Some,
             Err(_) => return Moved::Reset,
