@@ -35,6 +35,7 @@ pub mod outcome;
 pub mod proc;
 pub mod process;
 pub mod reason_cell;
+pub mod shed;
 pub mod signals;
 pub mod slab;
 pub mod static_ref;

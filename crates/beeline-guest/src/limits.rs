@@ -56,6 +56,8 @@ static RING_BYTES_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
 static LOOK_AT: AtomicU32 = AtomicU32::new(0);
 /// When they were looked at last.
 static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
+/// Whether clients have been hostile.
+static HOSTILE: AtomicBool = AtomicBool::new(false);
 /// Whether mappings have ever been counted.
 static COUNTED: AtomicBool = AtomicBool::new(false);
 /// Whether fresh memory was found locked.
@@ -99,11 +101,25 @@ pub fn ring_bytes(wanted: u32) -> Result<u32, Reason> {
     Ok(1 << share.ilog2())
 }
 
+/// Clients have put in this process's way what would hold up whoever closes it: it lets nobody in at its doors any more.
+pub fn note_hostile_client() {
+    HOSTILE.store(true, Relaxed);
+}
+
+/// Whether that has happened.
+#[must_use]
+pub fn had_hostile_clients() -> bool {
+    HOSTILE.load(Relaxed)
+}
+
 /// Whether clients may go on coming to the doors of this process; if so, how many may wait there unseen.
 ///
 /// # Errors
 /// The limit that is near.
 pub fn may_serve() -> Result<u32, Reason> {
+    if had_hostile_clients() {
+        return Err(Reason::HostileClients);
+    }
     let lanes = LANES.load(Relaxed);
     if lanes >= LOOK_AT.load(Relaxed) || !COUNTED.load(Relaxed) {
         if !COUNTED.load(Relaxed) {

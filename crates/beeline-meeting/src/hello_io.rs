@@ -1,9 +1,8 @@
 //! The hello on a real anchor, and the lane that comes with it.
 //!
-//! What arrives is hostile input. There is room for every descriptor the kernel lets travel with one message,
-//! because the kernel would drop what does not fit, and dropping a socket with a long linger blocks. The lane's
-//! descriptor is checked (`F_GET_SEALS` first: it never blocks) before anything else is done with it; all
-//! others are disarmed and closed.
+//! What arrives is hostile input ([`crate::strangers`]). A look shows the hello and one descriptor, which is checked
+//! (`F_GET_SEALS` first: it never blocks) before anything else is done with it. Only a hello with the memfd of a lane,
+//! and nothing else, is taken out of the anchor.
 
 use beeline_lane::{LaneMemory, offer};
 use beeline_shm::memfd::{self, FileId, MemfdFault};
@@ -14,8 +13,8 @@ use beeline_wire::hello::{BELL, HELLO_BYTES, Unfit};
 use beeline_wire::{Endpoint, Hello};
 
 use crate::bells::AnchorBells;
-use crate::control::{self, Control, RIGHTS_MAX, control_bytes, message, message_with};
-use crate::disarm::{disarm, disarm_rights};
+use crate::control::{Control, message_with};
+use crate::strangers::{Seen, peek, release, take_seen};
 use crate::{Errno, kernel, limits};
 
 /// Sends a hello with the lane's memfd.
@@ -134,19 +133,9 @@ pub fn look_closely(anchor: i32) -> Waiting {
 
 /// Whether the lane of a hello is withdrawn. The hello stays where it is.
 fn is_withdrawn(anchor: i32) -> bool {
-    let mut bytes = [0u8; HELLO_BYTES];
-    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let mut control = Control::<{ control_bytes(RIGHTS_MAX) }>::empty();
-    let mut message = message(&mut part, &mut control);
-    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: iovec, buffer and control space are live and of the lengths given.
-    if unsafe { kernel::recvmsg(anchor, &mut message, flags) }.is_err() {
-        return false;
-    }
-    let is_said = |memfd: i32| LaneMemory::offer_in(memfd) == Ok(offer::WITHDRAWN);
-    let withdrawn = sole_descriptor(&message).is_some_and(|memfd| memfd::check_seals(memfd).is_ok() && is_said(memfd));
-    disarm_rights(&message);
-    withdrawn
+    let Ok(Seen { fd: Some(memfd), more, .. }) = peek(anchor, &mut [0; HELLO_BYTES]) else { return false };
+    let said = memfd::check_seals(memfd).is_ok() && LaneMemory::offer_in(memfd) == Ok(offer::WITHDRAWN);
+    release(memfd) && said && !more
 }
 
 /// A hello with its lane's descriptor, checked.
@@ -171,60 +160,47 @@ pub enum Refusal {
     Reason(Reason),
 }
 
-/// Takes a hello.
+/// Takes a hello, if it is one; anything else stays where it is, for [`strangers::close`](crate::strangers::close).
 ///
 /// # Errors
 /// [`Refusal`].
 pub(super) fn receive(anchor: i32) -> Result<Received, Refusal> {
     let mut bytes = [0u8; HELLO_BYTES];
-    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let mut control = Control::<{ control_bytes(RIGHTS_MAX) }>::empty();
-    let mut message = message(&mut part, &mut control);
-    // SAFETY: iovec, buffer and control space are live and of the lengths given.
-    let length = match unsafe { kernel::recvmsg(anchor, &mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) } {
-        Ok(0) => return Err(Refusal::Gone),
-        Ok(length) => length,
+    let Seen { length, fd, more } = match peek(anchor, &mut bytes) {
+        Ok(Seen { length: 0, .. }) => return Err(Refusal::Gone),
+        Ok(seen) => seen,
         Err(Errno(libc::EAGAIN | libc::EINTR)) => return Err(Refusal::Silence),
         Err(_) => return Err(Refusal::Gone),
     };
-    let decoded = Hello::decode(bytes.get(..length).unwrap_or_default());
-    let sole = sole_descriptor(&message);
-    let fault = match (decoded, sole) {
-        (Ok(hello), Some(memfd)) if !hello.reuse => return admit(hello, memfd),
-        (Ok(_), Some(_)) => Refusal::Poison(Poison::HelloFlags),
+    let seen = bytes.get_mut(..length).unwrap_or_default();
+    let refusal = match (Hello::decode(seen), fd) {
+        (Ok(hello), Some(memfd)) if !hello.reuse && !more => match admit(&hello, memfd) {
+            Ok(id) if take_seen(anchor, seen) => return Ok(Received { hello, memfd: Fd::own(memfd), id }),
+            Ok(_) => Refusal::Gone,
+            Err(poison) => Refusal::Poison(poison),
+        },
+        (Ok(hello), Some(_)) if hello.reuse => Refusal::Poison(Poison::HelloFlags),
+        (Ok(_), Some(_)) => Refusal::Poison(Poison::HelloExtraFds),
         (Err(Unfit::Version), _) => Refusal::Reason(Reason::VersionMismatch),
         (Err(Unfit::Poison(poison)), _) => Refusal::Poison(poison),
-        (Ok(_), None) if message.msg_flags & libc::MSG_CTRUNC != 0 => Refusal::Reason(Reason::DescriptorsShort),
-        (Ok(_), None) if message.msg_controllen == 0 => Refusal::Poison(Poison::HelloNoLane),
-        (Ok(_), None) => Refusal::Poison(Poison::HelloExtraFds),
+        (Ok(_), None) if more => Refusal::Reason(Reason::DescriptorsShort),
+        (Ok(_), None) => Refusal::Poison(Poison::HelloNoLane),
     };
-    disarm_rights(&message);
-    Err(fault)
-}
-
-/// The one descriptor that came, if it is one.
-fn sole_descriptor(message: &libc::msghdr) -> Option<i32> {
-    // SAFETY: the kernel filled in the control data of this message.
-    unsafe { control::sole_descriptor(message) }
+    fd.map(release);
+    Err(refusal)
 }
 
 /// Checks as much as tells whether we know the lane; [`map`] checks the rest of one that we do not know.
-fn admit(hello: Hello, memfd: i32) -> Result<Received, Refusal> {
-    let checked = match memfd::check_seals(memfd) {
-        Ok(()) => memfd::identify(memfd).map_err(|_| Poison::HelloSize),
-        Err(fault) => Err(poison_of(fault)),
-    };
-    let fault = match checked {
+fn admit(hello: &Hello, memfd: i32) -> Result<FileId, Poison> {
+    memfd::check_seals(memfd).map_err(poison_of)?;
+    match memfd::identify(memfd).map_err(|_| Poison::HelloSize)? {
         // Another kind of file tells more than its size.
-        Ok((_, size)) if size != hello.lane_bytes() => {
-            memfd::check(memfd, hello.lane_bytes() as usize).map_or_else(poison_of, |_| Poison::HelloSize)
+        (_, size) if size != hello.lane_bytes() => {
+            Err(memfd::check(memfd, hello.lane_bytes() as usize).map_or_else(poison_of, |_| Poison::HelloSize))
         }
-        Ok((id, _)) if id.inode == hello.lane_inode => return Ok(Received { hello, memfd: Fd::own(memfd), id }),
-        Ok(_) => Poison::HelloLaneUnknown,
-        Err(poison) => poison,
-    };
-    disarm(memfd);
-    Err(Refusal::Poison(fault))
+        (id, _) if id.inode == hello.lane_inode => Ok(id),
+        _ => Err(Poison::HelloLaneUnknown),
+    }
 }
 
 fn poison_of(fault: MemfdFault) -> Poison {

@@ -34,8 +34,10 @@ pub mod ports;
 pub mod reserve;
 pub mod route;
 pub mod side;
+pub mod strangers;
 pub mod taking;
 pub mod trust;
+mod undertaker;
 
 // What stands below keeps its names here.
 use beeline_guest::{

@@ -71,7 +71,9 @@ mod untended;
 mod watched;
 
 // What knows no descriptions keeps its names here.
-use beeline_meeting::{brief, claims, greeting, hello_io, lookup, pool, ports, reserve, route, taking, trust};
+use beeline_meeting::{
+    brief, claims, greeting, hello_io, lookup, pool, ports, reserve, route, strangers, taking, trust,
+};
 
 pub(crate) use accept::accept;
 pub(crate) use connect::connect;

@@ -105,11 +105,29 @@ impl Client {
         Ok(Self { socket })
     }
 
+    /// A client whose connection is there.
+    #[must_use]
+    pub const fn of(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
     /// Sends bytes with descriptors attached, without waiting.
     ///
     /// # Errors
     /// Those of `sendmsg`: `EPERM` when the receiver refuses descriptors.
     pub fn send(&self, bytes: &[u8], fds: &[RawFd]) -> io::Result<usize> {
+        self.send_with(bytes, fds, 0)
+    }
+
+    /// The same for one urgent byte (`MSG_OOB`).
+    ///
+    /// # Errors
+    /// Those of `sendmsg`.
+    pub fn send_urgent(&self, byte: u8, fds: &[RawFd]) -> io::Result<usize> {
+        self.send_with(&[byte], fds, libc::MSG_OOB)
+    }
+
+    fn send_with(&self, bytes: &[u8], fds: &[RawFd], how: i32) -> io::Result<usize> {
         let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let mut control = [0_u64; 256];
         // SAFETY: msghdr is plain data for which zeroes are a valid value.
@@ -131,7 +149,7 @@ impl Client {
                 std::ptr::copy_nonoverlapping(fds.as_ptr(), place, fds.len());
             }
         }
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | how;
         // SAFETY: the header points at live data of the lengths it states.
         let sent = unsafe { libc::sendmsg(self.socket.as_raw_fd(), &raw const header, flags) };
         check(sent as i64).map(|sent| sent as usize)
@@ -281,6 +299,9 @@ impl Drop for Lingering {
         unsafe { libc::setsockopt(self.socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, value, length) };
     }
 }
+
+mod locked;
+pub use locked::Locked;
 
 /// How many descriptors a process has open.
 #[must_use]

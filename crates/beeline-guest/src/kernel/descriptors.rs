@@ -67,6 +67,13 @@ pub fn is_pipe(fd: i32) -> bool {
     numbers(fd, libc::F_GETPIPE_SZ, 0).is_ok()
 }
 
+/// Whether `fd` is a file in memory (tmpfs, memfd_create(2), huge pages). Takes no lock, and asks no file system
+/// (`F_GET_SEALS`).
+#[must_use]
+pub fn is_memory_file(fd: i32) -> bool {
+    numbers(fd, libc::F_GET_SEALS, 0).is_ok()
+}
+
 /// Nobody is signalled for `fd` any more (`F_SETOWN`).
 pub fn disown(fd: i32) {
     let _ = numbers(fd, libc::F_SETOWN, 0);

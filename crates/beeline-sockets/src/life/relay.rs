@@ -24,7 +24,6 @@ pub(super) mod guest;
 mod pair;
 mod process;
 mod pump;
-mod shed;
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

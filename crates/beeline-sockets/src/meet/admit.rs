@@ -29,7 +29,8 @@ use super::lobby::Again;
 use super::pool::{self, PooledLane};
 use super::route::new_anchor;
 use super::taking::{self, give_back, name_of, refused};
-use super::{lookup, retreat, standing, trust};
+use super::trust::Peer;
+use super::{lookup, retreat, standing, strangers, trust};
 use crate::anchor::Anchor;
 use crate::desc::{DESCS, Desc, Kind};
 use crate::kernel::{self, SockAddr};
@@ -43,6 +44,10 @@ pub(super) fn take(call: &mut Accepting, anchor: i32) -> Result<(), Refusal> {
     if !may_begin() {
         retreat::begin_now(listener, Reason::Disabled);
         return Err(refused(Reason::Disabled));
+    }
+    if limits::had_hostile_clients() {
+        retreat::begin_now(listener, Reason::HostileClients);
+        return Err(refused(Reason::HostileClients));
     }
     let bound = name_of(anchor)?;
     let came_from = trust::peer(anchor);
@@ -92,7 +97,7 @@ pub(super) fn take(call: &mut Accepting, anchor: i32) -> Result<(), Refusal> {
     if path == 0 {
         standing::welcome(listener, lane, &name, came_from);
     }
-    match establish(desc, anchor, flags, &name, (lane, path), came_from.map(|peer| peer.pid)) {
+    match establish(desc, anchor, flags, &name, (lane, path), came_from) {
         Ok(family) => {
             call.peer = SockAddr::internet(name.client.address(), family);
             Ok(())
@@ -129,7 +134,7 @@ pub(super) fn take_again(call: &mut Accepting, anchor: i32, Again { lane, client
     }
     standing::welcome(listener, lane, &known, Some(who));
     lane.stands.begin_again();
-    match establish(desc, anchor, flags, &name, (lane, 0), Some(who.pid)) {
+    match establish(desc, anchor, flags, &name, (lane, 0), Some(who)) {
         Ok(family) => {
             stats::count(Counter::LanesReused, 1);
             listener.seats.note_claimed();
@@ -192,20 +197,25 @@ pub(super) fn lane_of(anchor: i32) -> Result<(&'static PooledLane, Option<Held>)
 }
 
 /// Puts everything in place for a connection whose lane is there, and which has come on this path: [`state::BRIDGED`],
-/// [`state::MET`], or neither, from this process, if that is known. Returns the app's address family.
+/// [`state::MET`], or neither, from this process and user, if they are known. Returns the app's address family.
 pub(super) fn establish(
     desc: &'static Desc,
     anchor: i32,
     flags: i32,
     name: &ConnName,
     (lane, path): (&'static PooledLane, u32),
-    peer_pid: Option<u32>,
+    peer: Option<Peer>,
 ) -> Result<i32, Reason> {
     if io::small_send_buffer().is_none() {
         return Err(Reason::KernelUnsupported);
     }
     if !lane.stands.is_again() {
-        trust::refuse_rights(anchor);
+        // Our own user may take this process's memory itself; root as well.
+        let is_known = peer.is_some_and(|peer| peer.uid == 0 || peer.uid == trust::euid());
+        if trust::refuse_rights(anchor) && !is_known && strangers::hides_rights(anchor) {
+            stats::poisoned(Poison::HelloExtraFds);
+            return Err(Reason::PeerRefused);
+        }
     }
     let side = pool::side().map_err(limits::memory_reason)?;
     let Some(connection) = DESCS.take() else {
@@ -246,7 +256,7 @@ pub(super) fn establish(
         // The other host's client waits for that word. A bridge that is gone is found by whoever uses the lane.
         let _ = Anchor(anchor).ring();
     }
-    slots::open_slot(connection, peer_pid);
+    slots::open_slot(connection, peer.map(|peer| peer.pid));
     stats::count(Counter::ConnectionsAcceleratedServer, 1);
     stats::count(Counter::ConnectionsBridgedServer, u64::from(path & state::BRIDGED != 0));
     Ok(family as i32)

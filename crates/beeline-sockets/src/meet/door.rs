@@ -32,6 +32,7 @@ use beeline_wire::DoorName;
 use super::hello_io::{self, Waiting};
 use super::listener::Listener;
 use super::reserve;
+use super::strangers::Closing;
 use super::{lobby, trust, untended};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
@@ -299,10 +300,12 @@ pub(super) fn close(listener: &'static Listener, for_all: bool) {
         None => was_serving,
     };
     if for_all || last && listener.is_shared() {
+        let mut closing = Closing::new();
         for _ in 0..QUEUE_MAX {
             let Ok(client) = kernel::accept4(door, None, libc::SOCK_CLOEXEC) else { break };
-            let _ = sys::close(client as i32);
+            closing.add(client as i32);
         }
+        drop(closing);
         if for_all {
             let _ = kernel::shutdown(door, libc::SHUT_RDWR);
         } else {

@@ -37,7 +37,6 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Relaxed},
 };
 
-use beeline_shm::sys;
 use beeline_stats::{Poison, Role};
 
 pub(super) use kept::Again;
@@ -46,7 +45,7 @@ pub(super) use spoken::{Spoken, Who, any_spoken, spoken, spoken_at};
 use super::hello_io::{self, Refusal, Waiting};
 use super::listener::Listener;
 use super::pool::PooledLane;
-use super::trust;
+use super::{strangers, trust};
 use crate::desc::Desc;
 use crate::fd_cell::FdCell;
 use crate::{hidden, kernel, process, stats};
@@ -211,10 +210,14 @@ impl Lobby {
         let Some(hidden) = place.anchor.take() else { return };
         self.waiting.fetch_sub(1, AcqRel);
         // Its file may stay open under another number, so the set would not forget it by itself.
-        if let Some(set) = self.fd() {
-            let _ = kernel::epoll_ctl(set, libc::EPOLL_CTL_DEL, hidden, None);
+        match self.fd() {
+            Some(set) => {
+                let _ = kernel::epoll_ctl(set, libc::EPOLL_CTL_DEL, hidden, None);
+                strangers::close_hidden(hidden);
+            }
+            // What lies in there is for the parent of a `fork`, which has the client, too.
+            None => hidden::close_hidden(hidden),
         }
-        hidden::close_hidden(hidden);
     }
 
     /// A place for one more client. In a full lobby, the one that has to go for it is the oldest of the user who has
@@ -362,7 +365,7 @@ pub(super) fn park_spoken(listener: &Listener, anchor: i32) -> bool {
     if is_welcome(user) {
         park_for(listener, anchor, as_pending(user)).is_some()
     } else {
-        let _ = sys::close(anchor);
+        strangers::close(anchor);
         false
     }
 }
@@ -371,7 +374,7 @@ pub(super) fn park_spoken(listener: &Listener, anchor: i32) -> bool {
 fn park_for(listener: &Listener, anchor: i32, user: u32) -> Option<i32> {
     let lobby = &listener.lobby;
     let (Some(set), Some(place)) = (lobby.fd(), lobby.place()) else {
-        let _ = sys::close(anchor);
+        strangers::close(anchor);
         return None;
     };
     if place.anchor.get().is_some() {
@@ -381,7 +384,7 @@ fn park_for(listener: &Listener, anchor: i32, user: u32) -> Option<i32> {
     let hidden = hidden::hide(anchor);
     let event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: hidden as u64 };
     if kernel::epoll_ctl(set, libc::EPOLL_CTL_ADD, hidden, Some(event)).is_err() {
-        hidden::close_hidden(hidden);
+        strangers::close_hidden(hidden);
         return None;
     }
     place.anchor.set(Some(hidden));
@@ -434,7 +437,7 @@ pub(super) fn send_away(anchor: i32, refusal: Refusal) {
     }
     // A child that another thread has forked meanwhile may hold a copy.
     let _ = kernel::shutdown(anchor, libc::SHUT_RDWR);
-    let _ = sys::close(anchor);
+    strangers::close(anchor);
 }
 
 #[cfg(test)]

@@ -15,11 +15,11 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_shm::sys;
 use beeline_stats::Reason;
 
 use super::listener::Listener;
 use super::reserve;
+use super::strangers::Closing;
 use super::{door, lobby, pool, untended};
 use crate::desc::Desc;
 use crate::{epoll, hidden, kernel, limits, table};
@@ -88,9 +88,11 @@ fn finish(desc: &'static Desc, listener: &'static Listener) {
     let door = listener.door.get();
     if let Some(door) = door {
         // Nobody else serves it, but others may hold it, and with it the clients that are still there.
+        let mut closing = Closing::new();
         while let Ok(client) = kernel::accept4(door, None, libc::SOCK_CLOEXEC) {
-            let _ = sys::close(client as i32);
+            closing.add(client as i32);
         }
+        drop(closing);
     }
     door::close(listener, false);
     listener.set_open(false);

@@ -17,11 +17,11 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_shm::sys;
 use beeline_stats::Reason;
 
 use super::door;
 use super::listener::{self, Listener};
+use super::strangers::Closing;
 use super::{lobby, offers, retreat};
 use crate::desc::Desc;
 use crate::{changing, epoll, kernel, table};
@@ -92,10 +92,12 @@ fn shut(listener: &Listener) {
         return;
     }
     let _ = kernel::shutdown(door, libc::SHUT_RDWR);
+    let mut closing = Closing::new();
     for _ in 0..QUEUE_MAX {
         let Ok(client) = kernel::accept4(door, None, libc::SOCK_CLOEXEC) else { break };
-        let _ = sys::close(client as i32);
+        closing.add(client as i32);
     }
+    drop(closing);
     // Those that were put aside are told, and closed by their own process.
     listener.lobby.hang_up();
 }

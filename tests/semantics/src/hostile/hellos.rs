@@ -2,7 +2,7 @@
 
 use super::{Case, Target};
 use anyhow::{Result, ensure};
-use beeline_testkit::hostile::{self, LANE_SEALS, Lane, Lingering};
+use beeline_testkit::hostile::{self, LANE_SEALS, Lane, Lingering, Locked};
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -43,6 +43,8 @@ pub const CASES: &[Case] = &[
     Case { name: "lane_offered_twice", body: lane_offered_twice },
     Case { name: "lingering_sockets_with_hello", body: lingering_sockets_with_hello },
     Case { name: "lingering_socket_as_lane", body: lingering_socket_as_lane },
+    Case { name: "lingering_socket_behind_hello", body: lingering_socket_behind_hello },
+    Case { name: "locked_socket_as_lane", body: locked_socket_as_lane },
     Case { name: "lingering_sockets_with_half_a_hello", body: lingering_sockets_with_half_a_hello },
 ];
 
@@ -290,6 +292,54 @@ fn lingering_socket_as_lane(target: &mut Target) -> Result<()> {
     target.expect_poison("hello_seals", 1)?;
     ensure!(client.is_sent_away(), "it is still connected");
     Ok(())
+}
+
+/// Whoever asks such a socket anything that takes its lock stands, uninterruptibly.
+fn locked_socket_as_lane(target: &mut Target) -> Result<()> {
+    let lane = Lane::correct(RING)?;
+    let Some(locked) = Locked::new()? else {
+        eprintln!("locked_socket_as_lane: not tried, as userfaultfd(2) is not permitted here");
+        return Ok(());
+    };
+    let client = target.client()?;
+    client.send(&lane.hello().encode(), &[locked.socket.as_raw_fd()])?;
+    target.visit()?;
+    target.expect_poison("hello_seals", 1)?;
+    ensure!(client.is_sent_away(), "it is still connected");
+    Ok(())
+}
+
+/// Another user's client is whole but for what it has sent before the server could refuse descriptors.
+fn lingering_socket_behind_hello(target: &mut Target) -> Result<()> {
+    const SOMEBODY: u32 = 1000;
+    let lane = Lane::correct(RING)?;
+    let server = target.process.id() as i32;
+    // SAFETY: plain numbers. The call changes this thread alone.
+    let become_user = |uid: u32| unsafe { libc::syscall(libc::SYS_setresuid, -1, uid, -1) } == 0;
+    let is_root = become_user(SOMEBODY) && become_user(0);
+    if !is_root {
+        eprintln!("lingering_socket_behind_hello: not tried, as only root can be another user");
+        return Ok(());
+    }
+    // SAFETY: the server is a child of ours, which nobody has waited for.
+    unsafe { libc::kill(server, libc::SIGSTOP) };
+    become_user(SOMEBODY);
+    let client = target.client();
+    become_user(0);
+    let client = client?;
+    client.say_hello(&lane)?;
+    let lingering = Lingering::new(60)?;
+    client.send(&[0xbe], &[lingering.socket.as_raw_fd()])?;
+    let _kept = give_away(lingering);
+    // SAFETY: as above.
+    unsafe { libc::kill(server, libc::SIGCONT) };
+    target.visit()?;
+    target.expect_within("it is refused", |target| {
+        let carried = target.carried()?;
+        Ok(carried.poisoned.contains_key("hello_extra_fds") || carried.fallen_back.contains_key("foreign_user"))
+    })?;
+    ensure!(client.is_sent_away(), "it is still connected");
+    target.visit()
 }
 
 fn lingering_sockets_with_half_a_hello(target: &mut Target) -> Result<()> {

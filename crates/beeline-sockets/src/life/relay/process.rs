@@ -25,8 +25,7 @@ use beeline_shm::sys::{self, call};
 use beeline_stats::Reason;
 
 use super::pump::Relay;
-use super::shed;
-use crate::kernel;
+use crate::{kernel, shed};
 
 /// Bytes of the stack on which midwife and relay run.
 const STACK_BYTES: usize = 64 * 1024;

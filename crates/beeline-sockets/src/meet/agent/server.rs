@@ -11,7 +11,7 @@ use beeline_wire::{ConnName, Endpoint};
 use super::super::hello_io::Refusal;
 use super::super::listener::Listener;
 use super::super::pool::{self, PooledLane};
-use super::super::{admit, taking, trust};
+use super::super::{admit, strangers, taking, trust};
 use super::{keep_alive, may_serve, mode_of};
 use crate::desc::Desc;
 use crate::kernel;
@@ -57,8 +57,14 @@ fn ask(desc: &'static Desc, accepted: i32, flags: i32) -> Result<(), Reason> {
         return Err(Reason::ForeignUser);
     }
     let _changing = changing::changing();
-    let parcel = Fd::own(parcel.keep().ok_or(Reason::CameOverTcp)?);
-    take(desc, accepted, flags, &name, &parcel, besides.cuts)
+    let parcel = parcel.keep().ok_or(Reason::CameOverTcp)?;
+    let taken = take(desc, accepted, flags, &name, parcel, besides.cuts);
+    match taken {
+        // The connection has it under the app's number.
+        Ok(()) => drop(Fd::own(parcel)),
+        Err(_) => strangers::close(parcel),
+    }
+    taken
 }
 
 /// Puts a lane in the place of an accepted connection. The caller holds `changing::changing`.
@@ -67,10 +73,10 @@ fn take(
     accepted: i32,
     flags: i32,
     name: &ConnName,
-    parcel: &Fd,
+    parcel: i32,
     cuts: bool,
 ) -> Result<(), Reason> {
-    let lane = match admit::lane_of(parcel.get()) {
+    let lane = match admit::lane_of(parcel) {
         Ok((lane, None)) => lane,
         Ok((lane, Some(_))) => {
             taking::give_back(lane);
@@ -99,12 +105,12 @@ fn take(
 }
 
 /// Puts the parcel under the accepted socket's number, and that socket below the lane, as its holder.
-fn put_in_place(accepted: i32, flags: i32, parcel: &Fd, lane: &'static PooledLane) -> Result<i32, Reason> {
+fn put_in_place(accepted: i32, flags: i32, parcel: i32, lane: &'static PooledLane) -> Result<i32, Reason> {
     let twin = hidden::hidden_twin(accepted).ok_or(Reason::DescriptorsShort)?;
     lane.hold(twin);
     let mode = if flags & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
-    let _ = kernel::set_status_flags(parcel.get(), mode);
-    if put(parcel.get(), accepted, flags) { Ok(twin) } else { Err(Reason::DescriptorOutOfRange) }
+    let _ = kernel::set_status_flags(parcel, mode);
+    if put(parcel, accepted, flags) { Ok(twin) } else { Err(Reason::DescriptorOutOfRange) }
 }
 
 fn put(file: i32, number: i32, flags: i32) -> bool {

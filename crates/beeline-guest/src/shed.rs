@@ -1,4 +1,4 @@
-//! What a relay gives back of what it was copied from: descriptors and memory.
+//! What a process of ours that is a copy of the app's gives back: descriptors and memory.
 //!
 //! Nothing here calls libc or changes a static.
 
@@ -7,7 +7,7 @@ use beeline_shm::sys::{self, call};
 use crate::Errno;
 
 /// Closes all descriptors but `kept`; negative numbers in it stand for none.
-pub(super) fn descriptors(kept: &mut [i32]) {
+pub fn descriptors(kept: &mut [i32]) {
     kept.sort_unstable();
     let mut from = 0u32;
     for &fd in kept.iter().filter(|fd| **fd >= 0) {
@@ -49,7 +49,7 @@ const LINE_BYTES: usize = 4096 + 128;
 
 /// Unmaps everything except `kept` (address and length), this library, the library that copies memory, the kernel's
 /// own pages, and the thread's block. Keeps everything if the kernel does not tell what there is.
-pub(super) fn memory(kept: &[(usize, usize)]) {
+pub fn memory(kept: &[(usize, usize)]) {
     let files = [memory as *const () as usize, memcpy as *const () as usize].map(|address| {
         let mut found = None;
         each_mapping(|mapping| {

@@ -1,0 +1,271 @@
+//! Descriptors that a stranger may have put into an anchor.
+//!
+//! A socket's lock can be held for as long as its owner likes (he sends from a page that does not come), and so can its
+//! close (`SO_LINGER`), uninterruptibly: whatever asks such a socket something, or drops it last, stands. So:
+//!
+//! 1. A look ([`peek`]) takes one descriptor at most, and takes it as a second one: the queue keeps its own, so to close
+//!    ours is never the last close. Only a memory file is ever taken out of the queue. Of others it is asked what they
+//!    are, in ways that take no lock ([`is_harmless`]).
+//! 2. An anchor is closed by [`close`] unless a connection has been made of it. If anything but memory files lies in its
+//!    queue, it is closed by an [`undertaker`](crate::undertaker), with all that lies there.
+//! 3. A connection is made of an anchor only if no descriptor lies there behind the hello ([`hides_rights`]), and none
+//!    can come any more (`SO_PASSRIGHTS`). Without that option nobody but our own user and root gets so far.
+//! 4. Of other files than sockets, pipes and those in memory each close may block (FUSE). They keep the number that they
+//!    got here, hidden.
+//! 5. With more than [`BURIALS_MAX`] undertakers, or [`PUT_ASIDE_MAX`] such files, a process shuts its doors for good
+//!    ([`limits::note_hostile_client`]), so that no client can have as many as he likes.
+
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use beeline_shm::sys;
+
+use crate::control::{self, Control, ONE};
+use crate::undertaker::{self, FDS_MAX};
+use crate::{Errno, hidden, kernel, limits, trust};
+
+/// So often a process has a stranger's anchor closed elsewhere before it shuts its doors.
+const BURIALS_MAX: u32 = 8;
+/// What a client that means well may leave in its anchor is less: a hello, and bells.
+const LEFT_MAX: usize = 512;
+/// Messages with a memory file that are taken out of an anchor to close it.
+const MESSAGES_MAX: usize = 4;
+
+/// So many descriptors are put aside before.
+const PUT_ASIDE_MAX: u32 = 16;
+
+static BURIALS: AtomicU32 = AtomicU32::new(0);
+static PUT_ASIDE: AtomicU32 = AtomicU32::new(0);
+
+/// What a look at the first bytes of an anchor has found. They stay where they are.
+pub(crate) struct Seen {
+    /// How many.
+    pub length: usize,
+    /// The descriptor that lies with them, if it is one, as another one: to be closed by [`release`].
+    pub fd: Option<i32>,
+    /// Whether there are more of them than that.
+    pub more: bool,
+}
+
+/// Looks at the first bytes in an anchor, and at one descriptor.
+pub(crate) fn peek(anchor: i32, bytes: &mut [u8]) -> Result<Seen, Errno> {
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut control = Control::<ONE>::empty();
+    let mut message = control::message(&mut part, &mut control);
+    // What aligns the next control message is room for a second descriptor to the kernel.
+    // SAFETY: computes a size from a small number.
+    message.msg_controllen = unsafe { libc::CMSG_LEN(size_of::<i32>() as u32) } as _;
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: iovec, buffer and control space are live and of the lengths given.
+    let length = unsafe { kernel::recvmsg(anchor, &mut message, flags) }?;
+    // SAFETY: the kernel filled in the control data of this message.
+    let fd = unsafe { control::sole_descriptor(&message) };
+    Ok(Seen { length, fd, more: message.msg_flags & libc::MSG_CTRUNC != 0 })
+}
+
+/// Takes as many bytes out as a look has seen; a descriptor that lies with them is dropped, of which that look has
+/// brought another.
+pub(crate) fn take_seen(anchor: i32, bytes: &mut [u8]) -> bool {
+    let length = bytes.len();
+    kernel::recv(anchor, bytes, libc::MSG_DONTWAIT) == Ok(length)
+}
+
+/// Closes a descriptor that [`peek`] has brought. Whether it is a memory file's.
+pub(crate) fn release(fd: i32) -> bool {
+    let is_memory = kernel::is_memory_file(fd);
+    if is_memory || is_harmless(fd) {
+        let _ = sys::close(fd);
+    } else {
+        // Where it is: another number for it would mean to close this one.
+        hidden::hidden_add(fd);
+        if PUT_ASIDE.fetch_add(1, Relaxed) >= PUT_ASIDE_MAX {
+            limits::note_hostile_client();
+        }
+    }
+    is_memory
+}
+
+/// Whether a close that is not the last one does nothing.
+fn is_harmless(fd: i32) -> bool {
+    kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_TYPE).is_ok() || kernel::is_pipe(fd)
+}
+
+/// Whether descriptors lie in an anchor that accepts none any more.
+pub fn hides_rights(anchor: i32) -> bool {
+    // Mostly nothing lies there at all.
+    let queued = count(anchor);
+    if queued == 0 {
+        return false;
+    }
+    // An urgent byte can have descriptors, too, and no look finds it unless it lies among the others.
+    let _ = kernel::setsockopt(anchor, libc::SOL_SOCKET, libc::SO_OOBINLINE, &1i32);
+    let mut bytes = [0; LEFT_MAX];
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut message = control::message(&mut part, &mut Control::<0>::empty());
+    message.msg_control = core::ptr::null_mut();
+    // SAFETY: iovec and buffer are live and of the lengths given. Without room for control data no descriptor comes.
+    let seen = unsafe { kernel::recvmsg(anchor, &mut message, libc::MSG_PEEK | libc::MSG_DONTWAIT) }.unwrap_or(0);
+    seen < queued || message.msg_flags & libc::MSG_CTRUNC != 0
+}
+
+/// Bytes that lie in an anchor, urgent ones among them.
+fn count(anchor: i32) -> usize {
+    let mut bytes = 0;
+    match kernel::ioctl_int(anchor, libc::FIONREAD, &mut bytes) {
+        Ok(_) => usize::try_from(bytes).unwrap_or(usize::MAX),
+        Err(_) => usize::MAX,
+    }
+}
+
+/// Whether nothing lies in an anchor that could hold up whoever closes it. Memory files are taken out.
+fn is_clean(anchor: i32) -> bool {
+    trust::refuse_rights(anchor);
+    for _ in 0..MESSAGES_MAX {
+        if !hides_rights(anchor) {
+            return true;
+        }
+        let mut bytes = [0; LEFT_MAX];
+        let Ok(Seen { length, fd, more }) = peek(anchor, &mut bytes) else { return false };
+        let is_memory = fd.is_some_and(release);
+        let Some(seen) = bytes.get_mut(..length).filter(|_| is_memory && !more) else { return false };
+        if !take_seen(anchor, seen) {
+            return false;
+        }
+    }
+    false
+}
+
+/// Closes an anchor of which no connection has been made.
+pub fn close(anchor: i32) {
+    let mut closing = Closing::new();
+    closing.add(anchor);
+}
+
+/// The same for one with a hidden number.
+pub fn close_hidden(anchor: i32) {
+    hidden::hidden_remove(anchor);
+    close(anchor);
+}
+
+/// Many such anchors, whose undertakers are fewer.
+pub struct Closing {
+    fds: [i32; FDS_MAX],
+    count: usize,
+}
+
+impl Closing {
+    /// None yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { fds: [-1; FDS_MAX], count: 0 }
+    }
+
+    /// Closes one, or has it closed when this is dropped.
+    pub fn add(&mut self, anchor: i32) {
+        if is_clean(anchor) {
+            let _ = sys::close(anchor);
+            return;
+        }
+        if self.count == FDS_MAX {
+            self.bury();
+        }
+        if let Some(place) = self.fds.get_mut(self.count) {
+            *place = anchor;
+            self.count += 1;
+        }
+    }
+
+    #[cold]
+    fn bury(&mut self) {
+        let fds = self.fds.get(..self.count).unwrap_or_default();
+        if BURIALS.fetch_add(1, Relaxed) >= BURIALS_MAX {
+            limits::note_hostile_client();
+        }
+        if !undertaker::bury(fds) {
+            limits::note_hostile_client();
+            // They stay until the process ends.
+            fds.iter().for_each(|fd| hidden::hidden_add(*fd));
+        }
+        self.count = 0;
+    }
+}
+
+impl Default for Closing {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        if self.count != 0 {
+            self.bury();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use beeline_testkit::hostile::{Client, Lingering};
+    use std::io::Write;
+    use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+    use std::os::unix::net::UnixStream;
+    use std::time::{Duration, Instant};
+
+    fn pair() -> (Client, OwnedFd) {
+        let (client, server) = UnixStream::pair().unwrap();
+        (Client::of(client.into()), server.into())
+    }
+
+    #[test]
+    fn descriptors_are_found_behind_bells_and_with_urgent_bytes() {
+        let (client, server) = pair();
+        let server = server.as_raw_fd();
+        assert!(!hides_rights(server));
+        client.send(&[0xbe; 3], &[]).unwrap();
+        assert!(!hides_rights(server), "bells alone");
+        client.send(&[0xbe], &[0]).unwrap();
+        assert!(hides_rights(server));
+        let (client, server) = pair();
+        client.send_urgent(0xbe, &[0]).unwrap();
+        assert!(hides_rights(server.as_raw_fd()), "an urgent byte");
+        let (client, server) = pair();
+        client.send(&[0xbe; LEFT_MAX], &[]).unwrap();
+        client.send(&[0xbe], &[0]).unwrap();
+        assert!(hides_rights(server.as_raw_fd()), "behind more than a look sees");
+    }
+
+    #[test]
+    fn a_look_takes_nothing_and_one_descriptor_at_most() {
+        let (client, server) = pair();
+        client.send(b"abc", &[0, 1, 2]).unwrap();
+        for _ in 0..2 {
+            let seen = peek(server.as_raw_fd(), &mut [0; 8]).unwrap();
+            assert!(seen.length == 3 && seen.more);
+            let _ = sys::close(seen.fd.unwrap());
+        }
+    }
+
+    #[test]
+    fn an_anchor_with_a_lingering_socket_is_closed_by_another_process() {
+        let (client, server) = pair();
+        let lingering = Lingering::new(3).unwrap();
+        client.send(&[0xbe], &[lingering.socket.as_raw_fd()]).unwrap();
+        let null = std::fs::File::open("/dev/null").unwrap();
+        beeline_testkit::sys::dup2(null.as_raw_fd(), lingering.socket.as_raw_fd());
+        let began = Instant::now();
+        close(server.into_raw_fd());
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        assert!(client.is_sent_away());
+    }
+
+    #[test]
+    fn a_hello_that_is_not_taken_is_no_offence() {
+        let (mut client, server) = UnixStream::pair().unwrap();
+        let memory = beeline_shm::memfd::create(c"test", 4096).unwrap();
+        client.write_all(&[0xbe]).unwrap();
+        Client::of(client.try_clone().unwrap().into()).send(&[7; 64], &[memory.get()]).unwrap();
+        assert!(is_clean(server.as_raw_fd()));
+        assert_eq!(count(server.as_raw_fd()), 0);
+    }
+}
