@@ -13,7 +13,8 @@ use crate::Errno;
 use crate::linux::TCP_CLOSE;
 
 pub use descriptors::{
-    disown, duplicate, fcntl, is_blocking, is_close_on_exec, is_memory_file, is_pipe, set_close_on_exec, set_status_flags, status_flags,
+    disown, duplicate, fcntl, is_blocking, is_close_on_exec, is_memory_file, is_pipe, set_close_on_exec,
+    set_status_flags, status_flags,
 };
 pub(crate) use numbers::descriptor_limit;
 pub use numbers::{forget_descriptor_limit, recent_descriptor_limit, refuses_entries};

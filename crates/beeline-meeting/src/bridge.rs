@@ -8,4 +8,5 @@
 
 pub use crate::bridging::{LaneEnd, Readable, answer, connect_for, listen_for_clients, pair, take_client};
 pub use crate::lookup::{note_taken, note_untaken};
+pub use crate::strangers::close as close_client;
 pub use beeline_lane::{Armed, Fault, flags};

@@ -25,6 +25,7 @@ use super::claims::{self, Naming};
 use super::hello_io::{self, Refusal, Waiting};
 use super::pool::{self, PooledLane};
 use super::route::new_anchor;
+use super::strangers;
 use super::{greeting, lookup, taking, trust};
 use crate::bells::AnchorBells;
 use crate::kernel::{self, SockAddr};
@@ -63,10 +64,14 @@ pub fn take_client(anchor: i32) -> Option<Result<(ConnName, LaneEnd), Verdict>> 
     if calibrate::small_send_buffer().is_none() {
         return Some(Err(Verdict::Rejected));
     }
-    trust::refuse_rights(anchor);
+    let refuses = trust::refuse_rights(anchor);
     let taken = taking::named_client(anchor);
     match taken {
         Ok((name, lane)) => Some(match judge(&name, anchor) {
+            Ok(()) if refuses && strangers::hides_rights(anchor) => {
+                pool::retire(lane, End::Server, false);
+                Err(Verdict::Rejected)
+            }
             Ok(()) => Ok((name, LaneEnd::new(anchor, lane, End::Server))),
             Err(verdict) => {
                 pool::retire(lane, End::Server, false);

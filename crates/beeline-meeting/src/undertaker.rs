@@ -144,7 +144,8 @@ fn undertaker(fds: &[i32], shared: &Shared, app: u32) -> ! {
     // SAFETY: no arguments.
     let _ = unsafe { call(libc::SYS_setsid, [0; 6]) };
     // SAFETY: a NUL-terminated literal.
-    let _ = unsafe { call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, c"beeline-close".as_ptr() as usize, 0, 0, 0, 0]) };
+    let _ =
+        unsafe { call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, c"beeline-close".as_ptr() as usize, 0, 0, 0, 0]) };
     // SAFETY: a NUL-terminated literal. No file system of the app's stays busy.
     let _ = unsafe { call(libc::SYS_chdir, [c"/".as_ptr() as usize, 0, 0, 0, 0, 0]) };
     // SAFETY: signal 0 only asks.

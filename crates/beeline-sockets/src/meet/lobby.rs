@@ -205,19 +205,31 @@ impl Lobby {
         silent.for_each(|place| self.drop_client(place));
     }
 
-    /// Empties a place.
+    /// Empties a place, and sends its client away.
     fn drop_client(&self, place: &Pending) {
-        let Some(hidden) = place.anchor.take() else { return };
+        match self.vacate(place) {
+            Some(hidden) if self.fd().is_some() => strangers::close_hidden(hidden),
+            // What lies in there is for the parent of a `fork`, which has the client, too.
+            Some(hidden) => hidden::close_hidden(hidden),
+            None => {}
+        }
+    }
+
+    /// Empties a place whose client has another number by now.
+    fn leave_place(&self, place: &Pending) {
+        if let Some(hidden) = self.vacate(place) {
+            hidden::close_hidden(hidden);
+        }
+    }
+
+    fn vacate(&self, place: &Pending) -> Option<i32> {
+        let hidden = place.anchor.take()?;
         self.waiting.fetch_sub(1, AcqRel);
         // Its file may stay open under another number, so the set would not forget it by itself.
-        match self.fd() {
-            Some(set) => {
-                let _ = kernel::epoll_ctl(set, libc::EPOLL_CTL_DEL, hidden, None);
-                strangers::close_hidden(hidden);
-            }
-            // What lies in there is for the parent of a `fork`, which has the client, too.
-            None => hidden::close_hidden(hidden),
+        if let Some(set) = self.fd() {
+            let _ = kernel::epoll_ctl(set, libc::EPOLL_CTL_DEL, hidden, None);
         }
+        Some(hidden)
     }
 
     /// A place for one more client. In a full lobby, the one that has to go for it is the oldest of the user who has

@@ -56,7 +56,7 @@ pub(in crate::meet) fn spoken(listener: &Listener, flags: i32) -> Result<Option<
     let anchor = as_accepted(hidden, flags)?;
     let again = match first {
         First::New(place) => {
-            lobby.drop_client(place);
+            lobby.leave_place(place);
             None
         }
         First::Again(end) => lobby.kept.take(end, lobby.fd()),

@@ -378,5 +378,5 @@ fn refusal_for(reason: Reason) -> Refusal {
 }
 
 pub(super) fn close(fd: RawFd) {
-    let _ = nix::unistd::close(fd);
+    bridge::close_client(fd);
 }
