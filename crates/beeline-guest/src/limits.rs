@@ -101,7 +101,7 @@ pub fn ring_bytes(wanted: u32) -> Result<u32, Reason> {
     Ok(1 << share.ilog2())
 }
 
-/// Clients have put in this process's way what would hold up whoever closes it: it lets nobody in at its doors any more.
+/// Clients have sent what would hold up whoever closes it: this process lets nobody in at its doors any more.
 pub fn note_hostile_client() {
     HOSTILE.store(true, Relaxed);
 }

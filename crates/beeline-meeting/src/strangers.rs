@@ -3,15 +3,17 @@
 //! A socket's lock can be held for as long as its owner likes (he sends from a page that does not come), and so can its
 //! close (`SO_LINGER`), uninterruptibly: whatever asks such a socket something, or drops it last, stands. So:
 //!
-//! 1. A look ([`peek`]) takes one descriptor at most, and takes it as a second one: the queue keeps its own, so to close
-//!    ours is never the last close. Only a memory file is ever taken out of the queue. Of others it is asked what they
-//!    are, in ways that take no lock ([`is_harmless`]).
-//! 2. An anchor is closed by [`close`] unless a connection has been made of it. If anything but memory files lies in its
-//!    queue, it is closed by an [`undertaker`](crate::undertaker), with all that lies there.
-//! 3. A connection is made of an anchor only if no descriptor lies there behind the hello ([`hides_rights`]), and none
-//!    can come any more (`SO_PASSRIGHTS`). Without that option nobody but our own user and root gets so far.
-//! 4. Of other files than sockets, pipes and those in memory each close may block (FUSE). They keep the number that they
-//!    got here, hidden.
+//! 1. A look ([`peek`]) takes one descriptor at most, and takes it as a second one: the queue keeps its own, so to
+//!    close ours is never the last close. Only a memory file is ever taken out of the queue. Of others it is asked what
+//!    they are, in ways that take no lock ([`is_harmless`]).
+//! 2. An anchor is closed by [`close`] unless a connection has been made of it. If anything but memory files lies in
+//!    its queue, it is closed by an [`undertaker`](crate::undertaker), with all that lies there. Memory files are taken
+//!    out, so a second number of an anchor whose hello is still to be taken is closed as any other descriptor.
+//! 3. A connection is made of a stranger's anchor only if no descriptor lies there behind the hello
+//!    ([`hides_rights`]), and none can come any more (`SO_PASSRIGHTS`). Without that option nobody but our own user and
+//!    root gets so far.
+//! 4. Of other files than sockets, pipes and those in memory each close may block (FUSE). They keep the number that
+//!    they got here, hidden.
 //! 5. With more than [`BURIALS_MAX`] undertakers, or [`PUT_ASIDE_MAX`] such files, a process shuts its doors for good
 //!    ([`limits::note_hostile_client`]), so that no client can have as many as he likes.
 
@@ -125,6 +127,10 @@ fn is_clean(anchor: i32) -> bool {
         }
         let mut bytes = [0; LEFT_MAX];
         let Ok(Seen { length, fd, more }) = peek(anchor, &mut bytes) else { return false };
+        if more && fd.is_none() && is_of_ours(anchor) {
+            // No number is left to look at what came.
+            return true;
+        }
         let is_memory = fd.is_some_and(release);
         let Some(seen) = bytes.get_mut(..length).filter(|_| is_memory && !more) else { return false };
         if !take_seen(anchor, seen) {
@@ -132,6 +138,11 @@ fn is_clean(anchor: i32) -> bool {
         }
     }
     false
+}
+
+/// Whether a client is of our own user, or root.
+fn is_of_ours(anchor: i32) -> bool {
+    trust::peer(anchor).is_some_and(|peer| peer.is_of_ours())
 }
 
 /// Closes an anchor of which no connection has been made.

@@ -33,6 +33,14 @@ pub struct Peer {
     pub uid: u32,
 }
 
+impl Peer {
+    /// Whether it is of our own user, who may take this process's memory itself, or root.
+    #[must_use]
+    pub fn is_of_ours(&self) -> bool {
+        self.uid == 0 || self.uid == euid()
+    }
+}
+
 /// Who is at the other end, unless it is somebody outside our user namespace.
 pub fn peer(fd: i32) -> Option<Peer> {
     let found: libc::ucred = kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED).ok()?;

@@ -1,11 +1,12 @@
 //! Closing what may take as long as a stranger likes, in a process that nobody waits for.
 //!
 //! 1. The app makes a *midwife*, a copy of itself, and sleeps until that has ended (`CLONE_VFORK`). The midwife gives
-//!    back all descriptors but those that are to be closed, and all memory but what it stands on, so that nothing of the
-//!    app's lives on; then it makes the *undertaker*, and ends. Neither reports its end by a signal, and wait(2) finds
-//!    them only if asked for such children (`__WCLONE`). An app that orphans come to gets the undertaker for such a child.
-//! 2. The undertaker waits until the app has closed its own numbers. So it is the last one that has these files, and the
-//!    kernel lets nobody but it wait. It may do so for ever, and not even SIGKILL ends it then.
+//!    back all descriptors but those that are to be closed, and all memory but what it stands on, so that nothing of
+//!    the app's lives on; then it makes the *undertaker*, and ends. Neither reports its end by a signal, and wait(2)
+//!    finds them only if asked for such children (`__WCLONE`). An app that orphans come to gets the undertaker for such
+//!    a child.
+//! 2. The undertaker waits until the app has closed its own numbers. So it is the last one that has these files, and
+//!    the kernel lets nobody but it wait. It may do so for ever, and not even SIGKILL ends it then.
 //! 3. As with relays libc learns nothing, and all signals are blocked.
 
 use core::sync::atomic::{

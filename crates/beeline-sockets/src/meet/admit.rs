@@ -210,9 +210,8 @@ pub(super) fn establish(
         return Err(Reason::KernelUnsupported);
     }
     if !lane.stands.is_again() {
-        // Our own user may take this process's memory itself; root as well.
-        let is_known = peer.is_some_and(|peer| peer.uid == 0 || peer.uid == trust::euid());
-        if trust::refuse_rights(anchor) && !is_known && strangers::hides_rights(anchor) {
+        let is_of_ours = peer.is_some_and(|peer| peer.is_of_ours());
+        if trust::refuse_rights(anchor) && !is_of_ours && strangers::hides_rights(anchor) {
             stats::poisoned(Poison::HelloExtraFds);
             return Err(Reason::PeerRefused);
         }

@@ -111,6 +111,25 @@ fn lane() -> (OwnedFd, Hello) {
     (memfd, hello)
 }
 
+/// A server that has to have clients' sockets closed elsewhere again and again lets nobody in at its door any more.
+#[test]
+fn who_sends_sockets_again_and_again_has_the_door_shut() {
+    let mut target = Target::start();
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    for index in 0..9 {
+        let client = target.client(&format!("127.0.0.1:{}", 2000 + index), None);
+        send(&client, &lane().1.encode(), &[socket.as_raw_fd()]);
+        assert_eq!(target.server.line(), "connection reset");
+        Target::is_sent_away(&client);
+    }
+    let (_, carried) = visit(&target.address, 2, "well", true);
+    assert_eq!(carried.accelerated, 0, "{carried}");
+    let carried = target.server.carried();
+    assert_eq!(carried.poisoned.get("hello_seals"), Some(&9), "{carried}");
+    assert!(carried.fallen_back.contains_key("hostile_clients"), "{carried}");
+    target.server.end();
+}
+
 #[test]
 fn silent_clients_hold_up_nobody() {
     let target = Target::start();

@@ -1,0 +1,60 @@
+//! How long the lobby waits, and for whom.
+
+use super::*;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+fn lobby() -> Box<Lobby> {
+    // SAFETY: atomics only, valid when zeroed.
+    unsafe { Box::<Lobby>::new_zeroed().assume_init() }
+}
+
+/// For how long in a second the server waits for clients of one user, each of which speaks after so long, with the
+/// next there at once.
+fn waited_ns(speaks_ns: u64) -> u64 {
+    let (lobby, begin_ns) = (lobby(), 10 * SECOND_NS);
+    let (mut now_ns, mut waited_ns) = (begin_ns, 0);
+    while now_ns < begin_ns + SECOND_NS {
+        if let Some((wait, await_ns)) = lobby.wait_for(7, false, now_ns) {
+            let await_ns = await_ns as u64;
+            let took_ns = speaks_ns.min(await_ns);
+            (now_ns, waited_ns) = (now_ns + took_ns, waited_ns + took_ns);
+            lobby.note(7, wait, speaks_ns < await_ns, took_ns, now_ns);
+        }
+        // What a connection costs beside.
+        now_ns += 20_000;
+    }
+    waited_ns
+}
+
+#[test]
+fn nobody_has_more_of_the_servers_time_than_his_part_whenever_he_speaks() {
+    for speaks_ns in [95_000, 500_000, 1_900_000, 2_100_000, u64::MAX] {
+        let waited_ns = waited_ns(speaks_ns);
+        // What is free, for each of them, and both accounts.
+        assert!(waited_ns < SECOND_NS / 5, "{speaks_ns}: {waited_ns}");
+    }
+}
+
+#[test]
+fn who_speaks_soon_is_waited_for_each_time() {
+    let lobby = lobby();
+    for turn in 0..10_000 {
+        let now_ns = SECOND_NS + turn * 40_000;
+        assert!(lobby.may_await(7, now_ns));
+        lobby.note_wait(7, SOON_NS, now_ns);
+    }
+}
+
+#[test]
+fn one_long_wait_is_free_and_others_pay_for_none() {
+    let lobby = lobby();
+    let now_ns = SECOND_NS;
+    lobby.note_wait(7, AWAIT_NS as u64, now_ns);
+    assert!(lobby.may_await(7, now_ns));
+    lobby.note_wait(7, AWAIT_NS as u64, now_ns);
+    assert!(!lobby.may_await(7, now_ns) && lobby.may_await(8, now_ns));
+    assert!(lobby.may_await(7, now_ns + CREDIT_NS));
+    lobby.note_in_vain(7, now_ns, RESPITE_NS);
+    assert!(!lobby.may_await(7, now_ns + RESPITE_NS - 1) && lobby.may_await(7, now_ns + RESPITE_NS));
+}
