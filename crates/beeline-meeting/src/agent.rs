@@ -5,9 +5,11 @@
 //! begins with [`is_there`], which looks for one once a second: without an agent everything is as if this module were
 //! not there.
 //!
-//! [`finding`]: where it is. [`message`]: messages with descriptors. [`page`]: where the agent tells of itself and of
-//! offers. [`passing`]: descriptors for the length of a call. [`host`]: what the agent itself needs.
+//! [`finding`]: where it is. [`farewell`]: how a lane that is taken back is told from one whose client has died.
+//! [`message`]: messages with descriptors. [`page`]: where the agent tells of itself and of offers. [`passing`]:
+//! descriptors for the length of a call. [`host`]: what the agent itself needs.
 
+pub mod farewell;
 mod finding;
 pub mod host;
 pub mod message;

@@ -6,9 +6,9 @@
 //! moment.
 //!
 //! [`rules`]: who may meet. [`desk`]: what is known and decided, with [`offers`], [`waiting`] (servers that ask too
-//! early), [`served`] (where a server is likely) and [`quotas`]. [`serving`]: what of it has to do with the kernel,
-//! done by [`threads`]. [`entrances`] and [`found`]: where programs come in. [`namespaces`] and [`care`]: what the
-//! kernel tells of namespaces, and how what strangers send is touched.
+//! early), [`served`] (where a server is likely), [`quotas`] and [`lately`]. [`serving`]: what of it has to do with the
+//! kernel, done by [`threads`]. [`entrances`] and [`found`]: where programs come in. [`namespaces`] and [`care`]: what
+//! the kernel tells of namespaces, and how what strangers send is touched.
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,7 @@ pub mod care;
 pub mod desk;
 pub mod entrances;
 pub mod found;
+pub mod lately;
 pub mod namespaces;
 pub mod offers;
 pub mod quotas;

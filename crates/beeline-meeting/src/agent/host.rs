@@ -15,6 +15,7 @@ use beeline_wire::DoorName;
 pub use self::found::{end_of, owner_of};
 pub use self::guard::{mark_this_threads_end, sends_as_nobody_else, shut};
 pub use self::proof::{End, Pair, Prover};
+pub use super::farewell::was_said as has_taken_leave;
 pub use super::message::{Came, name_senders, receive, send};
 pub use super::page::Page;
 pub use beeline_guest::Errno;
@@ -89,6 +90,25 @@ pub fn holder_of(carrier: i32) -> Option<(u32, u64)> {
 pub fn is_its_own(carrier: i32, sender: Option<libc::ucred>) -> bool {
     let maker: Result<libc::ucred, Errno> = kernel::getsockopt(carrier, libc::SOL_SOCKET, libc::SO_PEERCRED);
     maker.is_ok_and(|maker| maker.pid != 0 && sender.is_some_and(|sender| sender.pid == maker.pid))
+}
+
+/// Lets no more lie in a carrier's queue, of what this end sends, than a few short messages: it is memory of who sends,
+/// and stays for as long as the other end likes.
+///
+/// # Errors
+/// Those of setsockopt(2).
+pub fn send_little(carrier: i32) -> Result<(), Errno> {
+    // The kernel makes that the least that it allows.
+    kernel::setsockopt(carrier, libc::SOL_SOCKET, libc::SO_SNDBUF, &0i32).map(|_| ())
+}
+
+/// Whether the other end of a carrier has left unread what was sent to it.
+#[must_use]
+pub fn is_unread(carrier: i32) -> bool {
+    let mut unread = 0i32;
+    let args = [carrier as usize, libc::TIOCOUTQ as usize, (&raw mut unread) as usize, 0, 0, 0];
+    // SAFETY: a live place for a number.
+    unsafe { call(libc::SYS_ioctl, args) }.is_ok() && unread != 0
 }
 
 /// Sends an answer to who has connected a carrier, in that process's name: only who has the host's power can
@@ -189,5 +209,24 @@ mod tests {
         let (before, taken, given_up, again) = told.join().unwrap();
         assert!(taken == before || before == 0 && taken == -10, "{before} {taken}");
         assert_eq!((given_up, again), (before, taken));
+    }
+    #[test]
+    fn what_is_left_unread_is_seen_and_is_not_much() {
+        let mut ends = [0i32; 2];
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        let args = [libc::AF_UNIX as usize, kind as usize, 0, ends.as_mut_ptr() as usize, 0, 0];
+        // SAFETY: a live place for two descriptors.
+        unsafe { call(libc::SYS_socketpair, args) }.unwrap();
+        let [agents, programs] = ends.map(own);
+        let fd = agents.as_raw_fd();
+        send_little(fd).unwrap();
+        assert!(!is_unread(fd));
+        let sent = (0..100).take_while(|_| send(fd, b"answer", None).is_ok()).count();
+        assert!((1..32).contains(&sent) && is_unread(fd), "{sent}");
+        for _ in 0..sent {
+            assert!(is_unread(fd));
+            assert_eq!(receive(programs.as_raw_fd(), &mut [0; 8], drop).map(|came| came.length), Ok(6));
+        }
+        assert!(!is_unread(fd));
     }
 }

@@ -122,6 +122,12 @@ impl Page {
         self.tell(place);
     }
 
+    /// Whether it tells whoever asks at this place to ask.
+    #[must_use]
+    pub fn tells_of(&self, place: u32) -> bool {
+        self.probes != 0 || self.at_place.get(place as usize).is_some_and(|count| *count != 0)
+    }
+
     /// So many clients are on their way to nobody knows where.
     pub fn set_probes(&mut self, probes: u32) {
         self.probes = probes;
@@ -226,7 +232,7 @@ mod tests {
         first.add(7);
         assert!(tells_of(7) && !tells_of(8));
         first.remove(7);
-        assert!(tells_of(7));
+        assert!(tells_of(7) && first.tells_of(7) && !first.tells_of(8));
         first.remove(7);
         assert!(!tells_of(7));
         // Nobody knows where: it may be anywhere.

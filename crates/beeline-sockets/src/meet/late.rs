@@ -27,6 +27,7 @@
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use beeline_lane::{End, LaneMemory, Sink, Writer, flags, offer};
+use beeline_meeting::agent::farewell;
 use beeline_shm::sys;
 use beeline_stats::{Counter, Reason, Role};
 
@@ -147,6 +148,11 @@ fn begin_alone(fd: i32, desc: &'static Desc, reason: Reason) -> Fallback {
             side.mark(state::TAKEN);
             side.state.fetch_and(!state::OFFERED, AcqRel);
             return stays;
+        }
+        let fd = table::number_of(desc, fd);
+        if met && table::leads_to(fd, desc) {
+            // For good: such an offer is not made again, as the TCP connection stands.
+            farewell::say(fd);
         }
     }
     let now_ns = kernel::now_ns();

@@ -9,8 +9,9 @@
 //! 3. each thread, before it waits for the next event, closes what was put aside ([`Care::work`]), of holders that have
 //!    room.
 //!
-//! A holder whose sections all hang has nothing closed or answered any more, and nothing more is taken from its user
-//! when so much is put aside. Others do not notice.
+//! A holder whose sections all hang has nothing closed or answered any more, and nothing more is taken from it when so
+//! much is put aside, nor from its user when many times that is. They hear that there is no room, which touches nothing
+//! of theirs. Others do not notice.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,8 +20,9 @@ use beeline_meeting::agent::host as agent;
 
 use super::quotas::{Holder, Limits, Quotas};
 
-/// Descriptors of a user that may be put aside before no more are taken from him.
-const ASIDE_MAX: usize = 1024;
+/// Descriptors that may be put aside before no more are taken from who has sent them: of a holder, and of a user.
+const ASIDE_OF_HOLDER: usize = 1024;
+const ASIDE_OF_USER: usize = 8 * ASIDE_OF_HOLDER;
 /// Threads that may be in a section.
 pub const SECTIONS_MAX: usize = 48;
 const SECTIONS: Limits = Limits { all: SECTIONS_MAX, of_user: 24, of_holder: 12 };
@@ -74,11 +76,15 @@ impl Care {
         taken.then(|| Section { care: self, holder })
     }
 
-    /// Whether so much of a holder's user is put aside, because closing it hangs, that no more is to be taken.
+    /// Whether so much of a holder, or of its user, is put aside, as closing it hangs, that no more is to be taken.
+    /// Root of many containers is one user: what one of them has sent is not the others' matter before it is a lot.
     pub fn is_clogged(&self, holder: Holder) -> bool {
         let state = self.state();
+        if state.aside.get(&holder).is_some_and(|descriptors| descriptors.len() > ASIDE_OF_HOLDER) {
+            return true;
+        }
         let of_user = state.aside.iter().filter(|((user, _), _)| *user == holder.0);
-        of_user.map(|(_, descriptors)| descriptors.len()).sum::<usize>() > ASIDE_MAX
+        of_user.map(|(_, descriptors)| descriptors.len()).sum::<usize>() > ASIDE_OF_USER
     }
 
     /// Closes what was put aside.
@@ -165,7 +171,9 @@ mod tests {
         let more: Vec<_> = (2..100).filter_map(|namespace| care.enter((1, namespace))).collect();
         assert_eq!(hanging.len() + more.len(), SECTIONS.of_user);
         assert!(!care.is_clogged((1, 5)));
-        (0..=ASIDE_MAX).for_each(|_| drop(care.of(i32::MAX, (1, 1))));
+        (0..=ASIDE_OF_HOLDER).for_each(|_| drop(care.of(i32::MAX, (1, 1))));
+        assert!(care.is_clogged((1, 1)) && !care.is_clogged((1, 5)) && !care.is_clogged((2, 1)));
+        (0..ASIDE_OF_USER).for_each(|_| drop(care.of(i32::MAX, (1, 2))));
         assert!(care.is_clogged((1, 5)) && !care.is_clogged((2, 1)));
         let ((mut his, his_end), (mut other, others_end)) = (pair(), pair());
         drop((care.of(his_end, (1, 1)), care.of(others_end, (2, 1))));

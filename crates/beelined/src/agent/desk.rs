@@ -14,10 +14,12 @@
 //!    by trying. Nor is a client heard that has no offer to confirm, or that shows too often what proves nothing
 //!    ([`Desk::may_confirm`]): a proof costs more than a message.
 //!
-//! 6. A client whose connection is a probe hears that it is known when its server has asked, or [`HELD`] later: bytes
-//!    that it sends before the server has asked leave nothing to prove.
+//! 6. A client whose connection is a probe hears that it is known when its server has asked, or [`shares::HELD`] later:
+//!    bytes that it sends before the server has asked leave nothing to prove.
 //!
 //! `C` is a carrier, `D` the server's end of a lane. Both are closed with care by whoever drops them last.
+
+mod shares;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
@@ -26,30 +28,15 @@ use std::time::{Duration, Instant};
 use beeline_meeting::agent::host::{Page, Pair};
 use beeline_wire::agent::{Answer, Besides};
 
+use self::shares::{
+    ANNOUNCED, CARRIERS, HARDLY_OFFERED, HASTE, HELD, MESSAGES, MISLED, MISSED, NEVER_IN_PLACE, PROBES, SPEAKS_TIMES,
+    SPEAKS_WITHIN, STALLED_MAX, TARDY, UNPROVED, VAIN_MAX,
+};
+use super::lately::{Lately, Stalls};
 use super::offers::{Client, Content, Left, Offer, Offers, Server, judge};
-use super::quotas::{Holder, Limits, Quotas, Room};
+use super::quotas::{Holder, Quotas, Room};
 use super::served::Served;
 use super::waiting::{Asked, Waiting};
-
-/// A carrier that says nothing.
-const SPEAKS_WITHIN: Duration = Duration::from_secs(4);
-/// How long the answer to a client whose connection is a probe is kept for its server, which has to wake up.
-pub const HELD: Duration = Duration::from_millis(1);
-/// An offer whose client left so soon was not left lying: its client has closed it, or has died.
-const HARDLY_OFFERED: Duration = Duration::from_millis(50);
-const CARRIERS: Limits = Limits { all: 4096, of_user: 2048, of_holder: 512 };
-/// Messages, carriers counted as such, in a second.
-const MESSAGES: Limits = Limits { all: usize::MAX, of_user: 65_536, of_holder: 16_384 };
-/// Announcements, in a second.
-const ANNOUNCED: Limits = Limits { all: 1024, of_user: 256, of_holder: 64 };
-/// Probes, in a second.
-const PROBES: Limits = Limits { all: 16, of_user: 8, of_holder: 4 };
-/// Connections that a server may ask about, and that have no offer, in a second.
-const MISSED: Limits = Limits { all: 4096, of_user: 2048, of_holder: 1024 };
-/// Connections that a client may show for an offer, and that are none by the kernel's word, in a second.
-const UNPROVED: Limits = MISSED;
-/// Servers that a client may let wait in vain, in a minute.
-const VAIN_MAX: Limits = Limits { all: usize::MAX, of_user: 64, of_holder: 16 };
 
 /// An answer to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,33 +62,6 @@ pub enum Queried {
     Probe,
 }
 
-/// Counts within a stretch of time.
-#[derive(Debug)]
-struct Lately {
-    since: Instant,
-    lasts: Duration,
-    limits: Limits,
-    counts: Quotas,
-}
-
-impl Lately {
-    fn new(lasts: Duration, limits: Limits, now: Instant) -> Self {
-        Self { since: now, lasts, limits, counts: Quotas::new(limits) }
-    }
-
-    fn counts(&mut self, now: Instant) -> &mut Quotas {
-        if now.saturating_duration_since(self.since) >= self.lasts {
-            (self.since, self.counts) = (now, Quotas::new(self.limits));
-        }
-        &mut self.counts
-    }
-
-    /// Counts one more, if there is room.
-    fn take(&mut self, holder: Holder, now: Instant) -> bool {
-        self.counts(now).take(holder)
-    }
-}
-
 #[derive(Debug)]
 struct Entry<C> {
     carrier: C,
@@ -109,6 +69,8 @@ struct Entry<C> {
     /// The client's offer, until that says that it is connected.
     offer: Option<u32>,
     until: Instant,
+    /// How often it has spoken.
+    spoken: u32,
 }
 
 /// See the module.
@@ -130,14 +92,16 @@ pub struct Desk<C, D> {
     announced: Lately,
     probes: Lately,
     missed: Lately,
+    misled: Lately,
     unproved: Lately,
     vain: Lately,
+    stalls: Stalls,
 }
 
 impl<C: Clone, D: Clone> Desk<C, D> {
     /// A desk at which nobody has been. `cuts`: whether lanes end with their TCP connections.
     pub fn new(page: Page, cuts: bool, now: Instant) -> Self {
-        let second = Duration::from_secs(1);
+        let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
         Self {
             cuts,
             has_ended: false,
@@ -148,13 +112,15 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             offers: Offers::new(page),
             waiting: Waiting::default(),
             held: VecDeque::new(),
-            served: Served::default(),
+            served: Served::new(now),
             messages: Lately::new(second, MESSAGES, now),
             announced: Lately::new(second, ANNOUNCED, now),
             probes: Lately::new(second, PROBES, now),
             missed: Lately::new(second, MISSED, now),
+            misled: Lately::new(second, MISLED, now),
             unproved: Lately::new(second, UNPROVED, now),
-            vain: Lately::new(Duration::from_secs(60), VAIN_MAX, now),
+            vain: Lately::new(minute, VAIN_MAX, now),
+            stalls: Stalls::new(minute, STALLED_MAX, now),
         }
     }
 
@@ -199,7 +165,7 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             let until = now + SPEAKS_WITHIN;
             self.by_time.insert((until, id), ());
             self.by_user.insert((holder.0, id), ());
-            self.carriers.insert(id, Entry { carrier, holder, offer: None, until });
+            self.carriers.insert(id, Entry { carrier, holder, offer: None, until, spoken: 0 });
         }
         taken
     }
@@ -214,19 +180,38 @@ impl<C: Clone, D: Clone> Desk<C, D> {
         self.announced.take(holder, now)
     }
 
-    /// Whether a server may ask about a connection: so many that have no offer are proved for it in a second.
-    pub fn may_ask(&mut self, holder: Holder, now: Instant) -> bool {
-        self.missed.counts(now).has_room(holder)
+    /// Whether a carrier may speak once more.
+    pub fn goes_on(&mut self, id: u64) -> bool {
+        let Some(entry) = self.carriers.get_mut(&id).filter(|entry| entry.spoken < SPEAKS_TIMES) else { return false };
+        entry.spoken += 1;
+        true
+    }
+
+    /// Whether a server at this place may ask about a connection: so many that have no offer are proved for it in a
+    /// second.
+    pub fn may_ask(&mut self, holder: Holder, place: u32, now: Instant) -> bool {
+        self.misses_at(place).counts(now).has_room(holder)
+    }
+
+    /// Where it counts that a server at this place has asked in vain. What makes it ask is none of its doing.
+    fn misses_at(&mut self, place: u32) -> &mut Lately {
+        match self.offers.page().tells_of(place) {
+            true => &mut self.misled,
+            false => &mut self.missed,
+        }
     }
 
     /// Whether it is worth a proof that a client says that it is connected: it must have an offer, which is there
-    /// still.
+    /// still, and to the address that the offer is for. That it is connected there is part of the proof.
     ///
     /// # Errors
     /// What it is told else; there is nothing more to hear from it.
-    pub fn may_confirm(&mut self, id: u64, now: Instant) -> Result<(), Answer> {
-        let entry = self.carriers.get(&id).filter(|entry| entry.offer.is_some_and(|id| self.offers.get(id).is_some()));
-        let holder = entry.ok_or(Answer::Refused)?.holder;
+    pub fn may_confirm(&mut self, id: u64, remote: SocketAddr, now: Instant) -> Result<(), Answer> {
+        let entry = self.carriers.get(&id).ok_or(Answer::Refused)?;
+        let (holder, offer) = (entry.holder, entry.offer.and_then(|id| self.offers.get(id)));
+        if offer.ok_or(Answer::Refused)?.client.destination != remote {
+            return Err(Answer::Refused);
+        }
         if self.unproved.counts(now).has_room(holder) { Ok(()) } else { Err(Answer::Full) }
     }
 
@@ -312,14 +297,29 @@ impl<C: Clone, D: Clone> Desk<C, D> {
         if has_made_wait && matches!(content, Content::Reserved | Content::Offered(_)) {
             self.vain.take(client.holder, now);
         }
-        self.nobody_comes(left)
+        self.nobody_comes(left, NEVER_IN_PLACE, now).0
     }
 
-    /// An offer is on its way to these places no more: whoever waited for it, or for older ones, does so no more.
-    fn nobody_comes(&mut self, left: Left) -> Vec<Say<C, D>> {
+    /// An offer is on its way to these places no more: whoever waited for it, or for older ones, does so no more. And
+    /// how long that was, at most. It counts so many times.
+    fn nobody_comes(&mut self, left: Left, times: u32, now: Instant) -> (Vec<Say<C, D>>, Duration) {
         let in_vain = left.into_iter().flat_map(|(place, oldest)| self.waiting.take_before(place, oldest));
         let in_vain: Vec<_> = in_vain.collect();
-        in_vain.into_iter().flat_map(|(_, asked)| self.plainly(asked.carrier, Answer::None)).collect()
+        let (mut says, mut longest) = (Vec::new(), Duration::ZERO);
+        for (pair, asked) in in_vain {
+            longest = longest.max(now.saturating_duration_since(asked.since));
+            says.extend(self.waited_in_vain(pair, asked, times, now));
+        }
+        (says, longest)
+    }
+
+    /// A server has waited, and nobody has come.
+    fn waited_in_vain(&mut self, pair: Pair, asked: Asked, times: u32, now: Instant) -> Vec<Say<C, D>> {
+        let waited = now.saturating_duration_since(asked.since);
+        self.stalls.count(asked.listener(), waited.saturating_sub(HASTE) * times, now);
+        // Its client may be slow, and is told at once that the server has gone on.
+        self.waiting.remember(pair, asked, now);
+        self.plainly(asked.carrier, Answer::None)
     }
 
     /// The client's end is in place, over this connection by the kernel's word, if it is one; with its address the
@@ -337,6 +337,7 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             says.extend(self.plainly(id, Answer::Unproved));
             return says;
         };
+        let holder = self.carriers.get(&id).map(|entry| entry.holder);
         let mut says = self.plainly(id, Answer::Done);
         if let Some(asked) = self.waiting.take(pair) {
             says.extend(self.answer(offer, &asked, now));
@@ -348,19 +349,32 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             self.held.push_back((now + HELD, id, offer));
             says.clear();
         }
-        says.extend(self.nobody_comes(left));
+        let (in_vain, waited) = self.nobody_comes(left, 1, now);
+        if waited >= TARDY {
+            holder.map(|holder| self.vain.take(holder, now));
+        }
+        says.extend(in_vain);
         says
     }
 
-    /// The client's end of an offer's lane is closed: it has been taken back, or its client has died. What that has
-    /// written is kept for its server.
-    pub fn hung_up(&mut self, offer: u32, now: Instant) {
+    /// The lane of an offer whose client is in place.
+    pub fn parcel_of(&self, offer: u32) -> Option<D> {
+        match &self.offers.get(offer)?.content {
+            Content::Confirmed(parcel, _) => Some(parcel.clone()),
+            _ => None,
+        }
+    }
+
+    /// The client's end of an offer's lane is closed. If it has been taken back there is nothing to take, and nobody
+    /// asks for it any more. If its client has died, what that has written is kept for its server.
+    pub fn hung_up(&mut self, offer: u32, taken_back: bool, now: Instant) -> Vec<Say<C, D>> {
         let Some(Offer { client, content: Content::Confirmed(..), since, .. }) = self.offers.get(offer) else {
-            return;
+            return Vec::new();
         };
         if now.saturating_duration_since(*since) >= HARDLY_OFFERED {
             self.served.disappointed(client.destination, client.holder, now);
         }
+        if taken_back { self.forget(offer, now) } else { Vec::new() }
     }
 
     // ---- servers
@@ -380,11 +394,13 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             return self.answer(offer, &asked, now);
         }
         let asked = Asked { newest: self.offers.newest(), ..asked };
-        if self.offers.open_at(asked.place).next().is_some() && self.waiting.add(pair, asked) {
+        let is_open = self.offers.open_at(asked.place).next().is_some();
+        let has_waited_enough = is_open && self.stalls.are_enough(asked.listener(), now);
+        if is_open && !has_waited_enough && self.waiting.add(pair, asked) {
             return Vec::new();
         }
-        self.missed.take(asked.server.holder, now);
-        if self.offers.has_probes() {
+        self.misses_at(asked.place).take(asked.server.holder, now);
+        if self.offers.has_probes() || has_waited_enough {
             self.waiting.remember(pair, asked, now);
         }
         self.plainly(asked.carrier, Answer::None)
@@ -402,7 +418,7 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             // If there is a lane it is closed, and the client goes on over TCP at once.
             _ => self.plainly(asked.carrier, Answer::None),
         };
-        says.extend(self.nobody_comes(left));
+        says.extend(self.nobody_comes(left, 1, now).0);
         if let Some(index) = self.held.iter().position(|&(.., held)| held == offer) {
             says.extend(self.held.remove(index).map(|(_, id, _)| self.plainly(id, Answer::Done)).unwrap_or_default());
         }
@@ -429,15 +445,15 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             self.held.pop_front();
             says.extend(self.plainly(id, Answer::Done));
         }
-        while let Some((_, asked)) = self.waiting.expired(now) {
+        while let Some((pair, asked)) = self.waiting.expired(now) {
             // Those that were on their way all the time are to blame, each once.
             let slow = self.offers.open_at(asked.place).filter(|offer| offer.made <= asked.newest);
             let slow: HashSet<Holder> = slow.map(|offer| offer.client.holder).collect();
             for holder in slow {
                 self.vain.take(holder, now);
             }
-            self.missed.take(asked.server.holder, now);
-            says.extend(self.plainly(asked.carrier, Answer::None));
+            self.misses_at(asked.place).take(asked.server.holder, now);
+            says.extend(self.waited_in_vain(pair, asked, NEVER_IN_PLACE, now));
         }
         while let Some(id) = self.offers.expired(now) {
             if let Some(Offer { client, content, .. }) = self.offers.get(id) {

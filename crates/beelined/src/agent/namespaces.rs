@@ -14,13 +14,14 @@ use std::time::{Duration, Instant};
 
 use beeline_meeting::agent::host as agent;
 use beeline_wire::addresses::{DATAGRAM_BYTES, dump, read};
-use nix::sched::{CloneFlags, setns};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
 
 use super::rules::HOST;
+use crate::log;
 
 /// Where named ones are.
 pub const NAMED: &str = "/run/netns";
@@ -41,6 +42,8 @@ pub type Addresses = Arc<HashSet<IpAddr>>;
 #[derive(Debug)]
 pub struct Namespaces {
     home: File,
+    /// One of the agent's own, where nobody else is.
+    own: File,
     names: Mutex<HashMap<u64, (Instant, Option<String>)>>,
     addresses: Mutex<HashMap<u64, (Instant, Addresses)>>,
 }
@@ -51,7 +54,20 @@ impl Namespaces {
     /// # Errors
     /// Those of open(2).
     pub fn new() -> std::io::Result<Self> {
-        Ok(Self { home: File::open("/proc/thread-self/ns/net")?, names: Mutex::default(), addresses: Mutex::default() })
+        let home = File::open("/proc/thread-self/ns/net")?;
+        let own = match made() {
+            Ok(own) => own,
+            Err(error) => {
+                log::line(format_args!("names of lanes can be taken by others: no namespace for them: {error}"));
+                home.try_clone()?
+            }
+        };
+        Ok(Self { home, own, names: Mutex::default(), addresses: Mutex::default() })
+    }
+
+    /// Does something in a namespace where nobody but the agent is: where nobody else takes a name.
+    pub fn apart<R>(&self, inside: impl FnOnce() -> R) -> Option<R> {
+        self.inside(&self.own, inside)
     }
 
     /// Does something in the namespace that a carrier was made in. None where that cannot be entered.
@@ -83,6 +99,17 @@ impl Namespaces {
         known(&self.addresses, cookie, now, ADDRESSES_KNOWN).unwrap_or_else(|| self.look(cookie, carrier, now))
     }
 
+    /// All that `of` says of its addresses, as a set. They are looked for again if that is nothing: one may be new. To
+    /// be asked in a section of care.
+    pub fn sum(&self, cookie: u64, carrier: i32, now: Instant, of: impl Fn(IpAddr) -> u64) -> u64 {
+        let sum = |addresses: &Addresses| addresses.iter().fold(0, |set, ip| set | of(*ip));
+        let known_ones = sum(&self.addresses(cookie, carrier, now));
+        match known(&self.addresses, cookie, now, ADDRESSES_FRESH) {
+            None if known_ones == 0 => sum(&self.look(cookie, carrier, now)),
+            _ => known_ones,
+        }
+    }
+
     /// Whether that namespace has an address. To be asked in a section of care.
     pub fn has(&self, cookie: u64, carrier: i32, ip: IpAddr, now: Instant) -> bool {
         if self.addresses(cookie, carrier, now).contains(&ip) {
@@ -99,6 +126,16 @@ impl Namespaces {
         let found = agent::namespace_of(carrier).map(addresses_in).unwrap_or_default();
         keep(&self.addresses, cookie, now, Arc::new(found))
     }
+}
+
+/// A new one, which lives as long as it is open: the thread that has made it ends.
+fn made() -> std::io::Result<File> {
+    let make = || -> std::io::Result<File> {
+        unshare(CloneFlags::CLONE_NEWNET)?;
+        File::open("/proc/thread-self/ns/net")
+    };
+    let thread = std::thread::Builder::new().stack_size(128 << 10).spawn(make)?;
+    thread.join().unwrap_or_else(|_| Err(std::io::Error::other("its thread has panicked")))
 }
 
 fn known<T: Clone>(all: &Mutex<HashMap<u64, (Instant, T)>>, cookie: u64, now: Instant, lasts: Duration) -> Option<T> {
@@ -198,5 +235,28 @@ mod tests {
         assert_eq!(namespaces.within(socket.as_raw_fd(), || 7), Some(7));
         assert_eq!(namespaces.within(-1, || 7), None);
         assert!(!namespaces.has(1, socket.as_raw_fd(), "192.0.2.1".parse().unwrap(), now));
+        assert_eq!(
+            namespaces.sum(1, socket.as_raw_fd(), now, |ip| u64::from(wanted.contains(&ip))) != 0,
+            !wanted.is_empty()
+        );
+        assert_eq!(namespaces.sum(1, socket.as_raw_fd(), now, |_| 0), 0);
+    }
+
+    /// A name in the host's namespace can be taken by whoever guesses it.
+    #[test]
+    fn what_is_named_apart_meets_no_name_of_the_hosts() {
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::net::{SocketAddr, UnixListener};
+        let namespaces = Namespaces::new().unwrap();
+        let (home, own) = (namespaces.home.metadata().unwrap().ino(), namespaces.own.metadata().unwrap().ino());
+        if home == own {
+            eprintln!("skipped: no power to make a network namespace");
+            return;
+        }
+        let address = SocketAddr::from_abstract_name(format!("beeline-apart-{}", std::process::id())).unwrap();
+        let _taken = UnixListener::bind_addr(&address).unwrap();
+        assert!(UnixListener::bind_addr(&address).is_err());
+        assert!(namespaces.apart(|| UnixListener::bind_addr(&address)).unwrap().is_ok());
+        assert!(UnixListener::bind_addr(&address).is_err(), "the thread is at home again");
     }
 }

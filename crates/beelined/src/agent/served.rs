@@ -5,7 +5,7 @@
 //! 2. Where a client wanted to go is its own word. If the connection came out at another address (a service address),
 //!    that place is known to this client's user in this client's namespace only.
 //! 3. A destination at which nobody took a client's offer is left to TCP for [`BARRED`], for that client's user and
-//!    namespace; unless an offer was asked for there lately: then its server is slow.
+//!    namespace; unless one of its own was asked for there lately: then its server is slow.
 //! 4. Where a connection has told nothing of its server, nothing is tried to be learnt for [`FRUITLESS`], for that
 //!    client's user and namespace. What is learnt otherwise counts at once.
 //! 5. One address may be served in several namespaces. Which of them a client reaches is for the kernel to say; its
@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use beeline_wire::agent::place_of;
 
+use super::lately::Remembered;
 use super::offers::Server;
 use super::quotas::{Holder, Limits, Quotas, Room};
 
@@ -31,9 +32,8 @@ const PROVEN: Duration = Duration::from_secs(20);
 /// How long a place is known.
 const FORGOTTEN: Duration = Duration::from_secs(600);
 const PLACES: Limits = Limits { all: 16_384, of_user: 8192, of_holder: 2048 };
-const BARRED_MAX: usize = 16_384;
-/// How often those that are over are swept out, at most.
-const SWEPT: Duration = Duration::from_secs(1);
+/// Destinations that are remembered for clients.
+const REMEMBERED: Limits = PLACES;
 /// Namespaces at one address.
 const SHARERS_MAX: usize = 256;
 
@@ -70,28 +70,28 @@ pub struct Served {
     by_user: BTreeMap<(u32, u64), SocketAddr>,
     seen: u64,
     quotas: Quotas,
-    barred: HashMap<(SocketAddr, Holder), Instant>,
+    barred: Remembered,
+    /// Where a client's connections have come to a server that asked for its offer.
+    proven: Remembered,
     /// The same of destinations at which nothing was learnt.
     fruitless: HashMap<(SocketAddr, Holder), Instant>,
-    sweep_at: Instant,
 }
 
-impl Default for Served {
-    fn default() -> Self {
+impl Served {
+    /// Nothing is known.
+    pub fn new(now: Instant) -> Self {
         Self {
             places: HashMap::new(),
             by_payer: BTreeMap::new(),
             by_user: BTreeMap::new(),
             seen: 0,
             quotas: Quotas::new(PLACES),
-            barred: HashMap::new(),
+            barred: Remembered::new(BARRED, REMEMBERED, now),
+            proven: Remembered::new(PROVEN, REMEMBERED, now),
             fruitless: HashMap::new(),
-            sweep_at: Instant::now(),
         }
     }
-}
 
-impl Served {
     /// A server says that it serves an address, which is its namespace's.
     pub fn announced(&mut self, address: SocketAddr, server: Server, now: Instant) {
         let port = address.port();
@@ -108,7 +108,8 @@ impl Served {
         (at, is_own): (SocketAddr, bool),
         now: Instant,
     ) {
-        self.barred.remove(&(destination, client));
+        self.barred.remove(destination, client);
+        self.proven.insert(destination, client, now);
         let place = Place { server, port: at.port(), only: None, seen: now, proven: Some(now), order: 0 };
         if is_own {
             self.insert(at, place);
@@ -133,30 +134,15 @@ impl Served {
 
     /// Nobody there took this client's offer.
     pub fn disappointed(&mut self, address: SocketAddr, client: Holder, now: Instant) {
-        let is_slow = |place: &Place| place.proven.is_some_and(|at| now.saturating_duration_since(at) < PROVEN);
-        if self.places.get(&address).is_some_and(|places| places.iter().any(is_slow)) {
-            return;
-        }
-        self.bar(address, client, now);
-    }
-
-    fn bar(&mut self, address: SocketAddr, client: Holder, now: Instant) {
-        if self.barred.len() >= BARRED_MAX {
-            // Not each time: those that stand hold for a while.
-            if now < self.sweep_at {
-                return;
-            }
-            self.sweep_at = now + SWEPT;
-            self.barred.retain(|_, until| *until > now);
-        }
-        if self.barred.len() < BARRED_MAX {
-            self.barred.insert((address, client), now + BARRED);
+        // Whom others have met there tells nothing: not all of them go the same way.
+        if !self.proven.has(address, client, now) {
+            self.barred.insert(address, client, now);
         }
     }
 
     /// Whether this client is to leave a destination to TCP.
     fn is_barred(&self, address: SocketAddr, client: Holder, now: Instant) -> bool {
-        self.barred.get(&(address, client)).is_some_and(|until| *until > now)
+        self.barred.has(address, client, now)
     }
 
     /// The places, on the agent's page, of the listeners that a client of these groups may find there.
@@ -270,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_place_is_known_to_those_who_may_meet_it_from_elsewhere() {
-        let (mut served, now) = (Served::default(), Instant::now());
+        let (mut served, now) = (Served::new(Instant::now()), Instant::now());
         served.announced(at(1), server(0, 5), now);
         assert!(is_likely(&served, at(1), CLIENT, 1, now));
         assert!(!is_likely(&served, at(1), (3, 5), 1, now), "its own namespace");
@@ -281,7 +267,7 @@ mod tests {
 
     #[test]
     fn where_a_client_wanted_to_go_is_its_own_word_and_matters_to_no_other() {
-        let (mut served, now) = (Served::default(), Instant::now());
+        let (mut served, now) = (Served::new(Instant::now()), Instant::now());
         served.reached(at(80), CLIENT, server(0, 5), (at(8080), true), now);
         assert!(is_likely(&served, at(80), CLIENT, 1, now) && is_likely(&served, at(8080), CLIENT, 1, now));
         assert!(!is_likely(&served, at(80), (3, 7), 1, now) && is_likely(&served, at(8080), (3, 7), 1, now));
@@ -289,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_disappointment_is_its_clients_own_and_only_a_connection_ends_it() {
-        let (mut served, now) = (Served::default(), Instant::now());
+        let (mut served, now) = (Served::new(Instant::now()), Instant::now());
         served.announced(at(1), server(0, 5), now);
         served.disappointed(at(1), CLIENT, now);
         assert!(!is_likely(&served, at(1), CLIENT, 1, now) && is_likely(&served, at(1), (4, 6), 1, now));
@@ -299,6 +285,9 @@ mod tests {
         assert!(is_likely(&served, at(1), CLIENT, 1, now));
         served.disappointed(at(1), CLIENT, now);
         assert!(is_likely(&served, at(1), CLIENT, 1, now), "it is slow");
+        // Another one's connections may all go another way, through a proxy of its own.
+        served.disappointed(at(1), (4, 6), now);
+        assert!(!is_likely(&served, at(1), (4, 6), 1, now));
         served.disappointed(at(1), CLIENT, now + PROVEN);
         assert!(!is_likely(&served, at(1), CLIENT, 1, now + PROVEN));
         assert!(is_likely(&served, at(1), CLIENT, 1, now + PROVEN + BARRED));
@@ -306,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_user_who_announces_much_forgets_his_own() {
-        let (mut served, now) = (Served::default(), Instant::now());
+        let (mut served, now) = (Served::new(Instant::now()), Instant::now());
         served.announced(at(1), server(2, 1), now);
         for port in 0..3000 {
             served.announced(at(port), server(2, 2), now + Duration::from_millis(1 + u64::from(port)));
@@ -319,7 +308,7 @@ mod tests {
     /// A scan of all places for each address, under the desk's lock, was how one container held up the agent for all.
     #[test]
     fn the_oldest_is_found_by_its_age_and_all_is_counted() {
-        let (mut served, now) = (Served::default(), Instant::now());
+        let (mut served, now) = (Served::new(Instant::now()), Instant::now());
         for namespace in 0..20 {
             for port in 0..1000 {
                 served.announced(at(port), server(2, namespace), now);
@@ -343,7 +332,7 @@ mod tests {
 
     #[test]
     fn the_marks_are_those_of_the_listeners_own_ports() {
-        let (mut served, now) = (Served::default(), Instant::now());
+        let (mut served, now) = (Served::new(Instant::now()), Instant::now());
         for namespace in 5..15 {
             served.announced(at(1), server(0, namespace), now);
         }

@@ -3,6 +3,8 @@
 //! Any thread may take any event ([`super::threads`]). Each event comes once: a carrier is looked at again when what it
 //! has said is dealt with, one message at a time, so that no stranger has more than the turn of one message.
 
+mod who;
+
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
@@ -165,7 +167,7 @@ impl Serving {
             Token::TIMER => self.time(now),
             entrance if Entrances::are_meant(entrance) => self.accept(entrance, now),
             id if id >= Token::CARRIERS => self.hear_again(id, now),
-            id => self.desk().hung_up(u32::try_from(id - Token::LANES).unwrap_or(0), now),
+            id => self.hung_up(u32::try_from(id - Token::LANES).unwrap_or(0), now),
         }
         self.set_timer(event == Token::TIMER);
         self.care.work();
@@ -178,6 +180,14 @@ impl Serving {
             timer.1 = None;
         }
         let says = self.desk().expire(now);
+        self.say_all(says);
+    }
+
+    /// The client's end of a lane is closed.
+    fn hung_up(&self, offer: u32, now: Instant) {
+        let parcel = self.desk().parcel_of(offer);
+        let Some(parcel) = parcel else { return };
+        let says = self.desk().hung_up(offer, agent::has_taken_leave(parcel.fd()), now);
         self.say_all(says);
     }
 
@@ -229,7 +239,7 @@ impl Serving {
             return drop(self.care.of(fd, (0, 0)));
         };
         let socket = Arc::new(self.care.of(fd, holder));
-        if agent::name_senders(fd).is_err() {
+        if agent::name_senders(fd).is_err() || agent::send_little(fd).is_err() {
             return;
         }
         let id = self.next_carrier.fetch_add(1, Relaxed);
@@ -277,6 +287,12 @@ impl Serving {
     fn hear(&self, id: u64, carrier: &Strange, holder: Holder, now: Instant) -> bool {
         if self.care.is_clogged(holder) {
             // It is left as it is, and ends in its time.
+            say(carrier, Answer::Full, Besides::default(), None);
+            return false;
+        }
+        if agent::is_unread(carrier.fd()) {
+            // What lies there is the agent's memory, for as long as nobody reads it: there is one answer of it.
+            self.end(id);
             return false;
         }
         let mut bytes = [0; QUESTION_BYTES + 1];
@@ -290,8 +306,14 @@ impl Serving {
                     Ok(_) => return self.refuse(id, carrier, Answer::Refused),
                     Err(answer) => return self.refuse(id, carrier, answer),
                 };
-                if !self.desk().may_speak(holder, now) {
+                let (goes_on, may_speak) = {
+                    let mut desk = self.desk();
+                    (desk.goes_on(id), desk.may_speak(holder, now))
+                };
+                if !may_speak {
                     self.rushed(now);
+                }
+                if !goes_on || !may_speak {
                     return self.refuse(id, carrier, Answer::Full);
                 }
                 match self.take(id, carrier, holder, question, now) {
@@ -324,7 +346,7 @@ impl Serving {
                 }
             }
             Question::Confirm { socket, local, remote } => {
-                let may = self.desk().may_confirm(id, now);
+                let may = self.desk().may_confirm(id, plain(remote), now);
                 if may == Err(Answer::Full) {
                     self.rushed(now);
                 }
@@ -337,7 +359,8 @@ impl Serving {
             }
             Question::Ask { socket, local, remote } => {
                 let (local, remote) = (plain(local), plain(remote));
-                if !self.desk().may_ask(holder, now) {
+                let place = place_of(holder.1, local.port());
+                if !self.desk().may_ask(holder, place, now) {
                     self.rushed(now);
                     say(carrier, Answer::Full, Besides::default(), None);
                     return Ok(());
@@ -348,7 +371,6 @@ impl Serving {
                 };
                 let server = Server { holder, groups: self.groups_at(carrier, holder, local.ip(), now) };
                 let is_own = self.has(carrier, holder, local.ip(), now);
-                let place = place_of(holder.1, local.port());
                 let asked = Asked { carrier: id, server, at: local, is_own, place, since: now, newest: 0 };
                 let says = self.desk().asked(pair, asked, now);
                 self.say_all(says);
@@ -393,34 +415,11 @@ impl Serving {
 
     /// Only to those who may meet somebody: it tells when connections begin.
     fn send_page(&self, carrier: &Strange, holder: Holder, now: Instant) {
-        let (answer, page) = match self.groups(carrier, holder, None, now) {
+        let (answer, page) = match self.groups_anywhere(carrier, holder, now) {
             0 => (Answer::Refused, None),
             _ => (Answer::Page, Some(self.page.as_raw_fd())),
         };
         say(carrier, answer, Besides::default(), page);
-    }
-
-    // ---- who
-
-    /// The groups that a carrier's holder is in, at an address, or while none is known.
-    fn groups(&self, carrier: &Strange, holder: Holder, address: Option<IpAddr>, now: Instant) -> u64 {
-        let name = match self.rules.name_namespaces() {
-            true => self.namespaces.name(holder.1, carrier.fd(), now),
-            false => None,
-        };
-        self.rules.groups(name.as_deref(), address, holder.0)
-    }
-
-    /// The same for an address that the holder claims to be at. Where addresses matter its namespace must have it.
-    fn groups_at(&self, carrier: &Strange, holder: Holder, ip: IpAddr, now: Instant) -> u64 {
-        let is_so = !self.rules.name_addresses() || self.has(carrier, holder, ip, now);
-        if is_so { self.groups(carrier, holder, Some(ip), now) } else { 0 }
-    }
-
-    /// Whether the kernel says that a holder's namespace has an address.
-    fn has(&self, carrier: &Strange, holder: Holder, ip: IpAddr, now: Instant) -> bool {
-        let Some(_section) = self.care.enter(holder) else { return false };
-        self.namespaces.has(holder.1, carrier.fd(), ip, now)
     }
 
     // ---- clients
@@ -436,14 +435,19 @@ impl Serving {
         if self.prover.is_none() {
             return Err(Answer::Unproved);
         }
-        let groups = self.groups(carrier, holder, None, now);
+        let groups = self.groups_anywhere(carrier, holder, now);
         let queried = self.desk().query(id, destination, groups, is_private(destination.ip()), now);
         let offer = match queried {
             Queried::No(answer) => return Err(answer),
             Queried::Probe => return Err(Answer::Probe),
             Queried::Likely(offer) => offer,
         };
-        let Ok((theirs, parcel)) = agent::pair() else {
+        // Their names are predictable: where others are, they could be taken.
+        let made = self.namespaces.apart(agent::pair).unwrap_or(Err(agent::Errno(libc::EPERM)));
+        let Ok((theirs, parcel)) = made.inspect_err(|errno| {
+            let error = std::io::Error::from_raw_os_error(errno.0);
+            self.trouble.line(format_args!("cannot make the ends of a lane: {error}"));
+        }) else {
             let says = self.desk().forget(offer, now);
             self.say_all(says);
             return Err(Answer::Full);
@@ -460,24 +464,6 @@ impl Serving {
 
     fn besides(&self) -> Besides {
         Besides { cuts: self.rules.on_cut == OnCut::Cut, own_user: false }
-    }
-
-    // ---- servers
-
-    fn announce(&self, carrier: &Strange, holder: Holder, local: SocketAddr, now: Instant) {
-        let addresses = {
-            let Some(_section) = self.care.enter(holder) else { return };
-            self.namespaces.addresses(holder.1, carrier.fd(), now)
-        };
-        let is_any = local.ip().is_unspecified();
-        let is_v4_only = is_any && local.is_ipv4();
-        let at = |ip: &IpAddr| if is_any { !is_v4_only || ip.is_ipv4() } else { *ip == local.ip() };
-        let at: Vec<(SocketAddr, u64)> = addresses
-            .iter()
-            .filter(|ip| at(ip))
-            .map(|ip| (SocketAddr::new(*ip, local.port()), self.groups(carrier, holder, Some(*ip), now)))
-            .collect();
-        self.desk().announced(holder, at, now);
     }
 }
 

@@ -3,7 +3,8 @@
 //! 1. A server waits if a client is on its way to its place, for [`ASKED`] at most, and not longer than any of those is
 //!    that were on their way when it asked: one that comes later cannot be the one that it has accepted.
 //! 2. While there are probes, whoever has asked in vain is remembered for a moment: the probe's client may be told of
-//!    later.
+//!    later. So is whoever has waited in vain, or was not kept waiting because others have been for too long: its
+//!    client hears at once that the server has gone on.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -34,6 +35,13 @@ pub struct Asked {
     pub since: Instant,
     /// The newest offer that there was then, by its number in the order of offers.
     pub newest: u64,
+}
+
+impl Asked {
+    /// Its listener, as far as the page tells: network namespace and place.
+    pub fn listener(&self) -> (u64, u32) {
+        (self.server.holder.1, self.place)
+    }
 }
 
 /// See the module.
@@ -102,7 +110,7 @@ impl Waiting {
         self.by_time.first_key_value().map(|(&(until, _), ())| until)
     }
 
-    /// A server has asked in vain, while there are probes.
+    /// A server has asked in vain.
     pub fn remember(&mut self, pair: Pair, asked: Asked, now: Instant) {
         if let Some(before) = self.lately.remove(&pair) {
             self.in_turn.remove(&(before.since, pair));
