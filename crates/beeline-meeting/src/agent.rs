@@ -19,6 +19,7 @@ pub mod passing;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use beeline_guest::changing;
+use beeline_guest::reason_cell::ReasonCell;
 use beeline_guest::thread::Section;
 use beeline_stats::Reason;
 use beeline_wire::agent::{ANSWER_BYTES, Answer, Besides, Question};
@@ -47,6 +48,8 @@ const GAP_NS: u64 = 20_000;
 
 /// Until when there is no agent for us.
 static LEFT_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
+/// Why, if there is one all the same.
+static LEFT_BECAUSE: ReasonCell = ReasonCell::new();
 /// How long the agent is to be left alone the next time that it is silent.
 static SILENT_PAUSE_NS: AtomicU64 = AtomicU64::new(SILENT_NS_MIN);
 
@@ -61,27 +64,38 @@ pub fn is_there() -> bool {
     now_ns >= LEFT_UNTIL_NS.load(Relaxed) && (page::is_fresh(now_ns, STALE_NS) || look(now_ns))
 }
 
+/// Why a connection to elsewhere is the kernel's: the agent that this host has may be left alone at the moment, so that
+/// [`is_there`] says that there is none. That tells more than that nobody else goes there.
+#[must_use]
+pub fn why_unmet(reason: Reason) -> Reason {
+    let is_left = reason == Reason::NotLocal && crate::config().agent && kernel::now_ns() < LEFT_UNTIL_NS.load(Relaxed);
+    LEFT_BECAUSE.get().filter(|_| is_left).unwrap_or(reason)
+}
+
 #[cold]
 fn look(now_ns: u64) -> bool {
     let has_looked = finding::find();
     // Since then it may have shown itself.
     let there = page::is_fresh(now_ns, STALE_NS);
     if !there && has_looked {
-        leave_alone(KNOWN_NS);
+        leave_alone(KNOWN_NS, None);
     }
     there
 }
 
-/// Leaves the agent alone for a time.
-fn leave_alone(time_ns: u64) {
-    LEFT_UNTIL_NS.fetch_max(kernel::now_ns().saturating_add(time_ns), Relaxed);
+/// Leaves the agent alone for a time; why, if there is one. What lasts longest counts.
+fn leave_alone(time_ns: u64, because: Option<Reason>) {
+    let until_ns = kernel::now_ns().saturating_add(time_ns);
+    if LEFT_UNTIL_NS.fetch_max(until_ns, Relaxed) < until_ns {
+        LEFT_BECAUSE.set(because);
+    }
 }
 
 /// The agent has not answered in time.
 fn note_silence() {
     let pause_ns = SILENT_PAUSE_NS.load(Relaxed);
     SILENT_PAUSE_NS.store(pause_ns.saturating_mul(2).min(SILENT_NS_MAX), Relaxed);
-    leave_alone(pause_ns);
+    leave_alone(pause_ns, Some(Reason::AgentSilent));
 }
 
 /// A connection to the agent.
@@ -121,7 +135,7 @@ impl Carrier {
             Ok(proven) => Carrier { socket, proven }.proven(),
             Err(reason) => {
                 if reason != Reason::AgentFull {
-                    leave_alone(KNOWN_NS);
+                    leave_alone(KNOWN_NS, None);
                 }
                 Err(reason)
             }
@@ -152,7 +166,10 @@ impl Carrier {
                 page::take(file.fd().ok_or(Reason::SharedBeforeConnect)?);
                 Ok(())
             }
-            (answer, _) => Err(reason_of(answer)),
+            (answer, _) => {
+                leave_alone(KNOWN_NS, Some(reason_of(answer)));
+                Err(reason_of(answer))
+            }
         }
     }
 
@@ -161,7 +178,10 @@ impl Carrier {
     fn ask_at_once(&self, question: Question) -> Result<Said, Reason> {
         self.say(question)?;
         let deadline = kernel::now_ns().saturating_add(AT_ONCE_NS);
-        self.await_answer(deadline, || ()).inspect_err(|_| leave_alone(AT_ONCE_PAUSE_NS))
+        self.await_answer(deadline, || ()).inspect_err(|reason| {
+            // Who is not known to be the agent is none.
+            leave_alone(AT_ONCE_PAUSE_NS, Some(*reason).filter(|_| self.proven));
+        })
     }
 
     fn fd(&self) -> Result<i32, Reason> {
@@ -264,4 +284,26 @@ pub fn reset_after_fork() {
     finding::reset_after_fork();
     page::reset_after_fork();
     passing::reset_after_fork();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// There is one test of this, as a process has one agent.
+    #[test]
+    fn why_the_agent_is_left_alone_is_remembered_for_as_long_as_it_is() {
+        const LONG_NS: u64 = 3_600_000_000_000;
+        let why = || why_unmet(Reason::NotLocal);
+        assert_eq!(why(), Reason::NotLocal);
+        leave_alone(LONG_NS, Some(Reason::AgentSilent));
+        leave_alone(KNOWN_NS, None);
+        assert!(!is_there());
+        assert_eq!((why(), why_unmet(Reason::BridgeFull)), (Reason::AgentSilent, Reason::BridgeFull));
+        leave_alone(2 * LONG_NS, None);
+        assert_eq!(why(), Reason::NotLocal);
+        LEFT_UNTIL_NS.store(0, Relaxed);
+        LEFT_BECAUSE.set(Some(Reason::AgentSilent));
+        assert_eq!(why(), Reason::NotLocal, "it is over");
+    }
 }

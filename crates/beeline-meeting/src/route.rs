@@ -94,8 +94,10 @@ impl Route {
         let (reached_from, way) = match lookup::local(destination) {
             Ok(local) => (local.source, Way::Here),
             Err(Reason::NotLocal) if agent::is_there() => (lookup::source_for(destination)?, Way::Afar),
-            Err(Reason::NotLocal) if crate::live(option::bridge) => (lookup::elsewhere(destination)?, Way::Bridge),
-            Err(reason) => return Err(reason),
+            Err(Reason::NotLocal) if crate::live(option::bridge) => {
+                (lookup::elsewhere(destination).map_err(agent::why_unmet)?, Way::Bridge)
+            }
+            Err(reason) => return Err(agent::why_unmet(reason)),
         };
         let source = chosen_ip.unwrap_or(reached_from);
         if source.is_ipv4() != destination.is_ipv4() {

@@ -13,6 +13,7 @@ use core::net::SocketAddr;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use beeline_guest::may_begin;
+use beeline_meeting::agent::why_unmet;
 use beeline_stats::tunables::rules::Path;
 use beeline_stats::tunables::{Policy, option};
 use beeline_stats::{Counter, Reason, Role};
@@ -239,7 +240,10 @@ fn attempt(
     let route = Route::find(fd, desc.family.load(Relaxed), destination)?;
     match route.way {
         Way::Here => {}
-        Way::Bridge => return bridged::attempt(ours, &route, nonblocking).map(|()| Made::Lane { nonblocking }),
+        Way::Bridge => {
+            let bridged = bridged::attempt(ours, &route, nonblocking).map_err(why_unmet);
+            return bridged.map(|()| Made::Lane { nonblocking });
+        }
         Way::Afar => return attempt_afar(ours, &route, nonblocking),
     }
     if route.is_privileged_in_vain() {
