@@ -30,7 +30,7 @@ use beeline_wire::agent::{Answer, Besides};
 
 use self::shares::{
     ANNOUNCED, CARRIERS, HARDLY_OFFERED, HASTE, HELD, MESSAGES, MISLED, MISSED, NEVER_IN_PLACE, PROBES, SPEAKS_TIMES,
-    SPEAKS_WITHIN, STALLED_MAX, TARDY, UNPROVED, VAIN_MAX,
+    SPEAKS_WITHIN, STALLED_MAX, TARDY, UNPROVED, UNREAD, VAIN_MAX,
 };
 use super::lately::{Lately, Stalls};
 use super::offers::{Client, Content, Left, Offer, Offers, Server, judge};
@@ -89,6 +89,7 @@ pub struct Desk<C, D> {
     held: VecDeque<(Instant, u64, u32)>,
     served: Served,
     messages: Lately,
+    unread: Lately,
     announced: Lately,
     probes: Lately,
     missed: Lately,
@@ -114,6 +115,7 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             held: VecDeque::new(),
             served: Served::new(now),
             messages: Lately::new(second, MESSAGES, now),
+            unread: Lately::new(second, UNREAD, now),
             announced: Lately::new(second, ANNOUNCED, now),
             probes: Lately::new(second, PROBES, now),
             missed: Lately::new(second, MISSED, now),
@@ -175,7 +177,12 @@ impl<C: Clone, D: Clone> Desk<C, D> {
         self.messages.take(holder, now)
     }
 
-    /// The same of announcements.
+    /// Whether a holder, who asks more and has not read what he has asked for, does so seldom.
+    pub fn seldom_leaves_unread(&mut self, holder: Holder, now: Instant) -> bool {
+        self.unread.take(holder, now)
+    }
+
+    /// Whether a holder may announce something in this second.
     pub fn may_announce(&mut self, holder: Holder, now: Instant) -> bool {
         self.announced.take(holder, now)
     }

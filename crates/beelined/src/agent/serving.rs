@@ -292,6 +292,9 @@ impl Serving {
         }
         if agent::is_unread(carrier.fd()) {
             // What lies there is the agent's memory, for as long as nobody reads it: there is one answer of it.
+            if !self.desk().seldom_leaves_unread(holder, now) {
+                self.rushed(now);
+            }
             self.end(id);
             return false;
         }

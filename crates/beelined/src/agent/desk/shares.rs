@@ -13,6 +13,8 @@ pub const HARDLY_OFFERED: Duration = Duration::from_millis(50);
 pub const CARRIERS: Limits = Limits { all: 4096, of_user: 2048, of_holder: 512 };
 /// Messages, carriers counted as such, in a second.
 pub const MESSAGES: Limits = Limits { all: usize::MAX, of_user: 65_536, of_holder: 16_384 };
+/// Carriers that end because more is asked than is read, in a second.
+pub const UNREAD: Limits = Limits { all: usize::MAX, of_user: 256, of_holder: 64 };
 /// Announcements, in a second.
 pub const ANNOUNCED: Limits = Limits { all: 1024, of_user: 256, of_holder: 64 };
 /// Probes, in a second.

@@ -320,6 +320,8 @@ fn everybody_has_a_share_of_the_agents_time() {
     assert!(!desk.come(9, "client", A, now) && desk.come(9, "other", (7, 7), now));
     assert_eq!((0..1000).filter(|_| desk.may_announce(A, now)).count(), ANNOUNCED.of_holder);
     assert!(desk.may_announce(B, now) && desk.may_speak(B, now));
+    assert_eq!((0..1000).filter(|_| desk.seldom_leaves_unread(A, now)).count(), UNREAD.of_holder);
+    assert!(desk.seldom_leaves_unread(B, now));
     let later = now + Duration::from_secs(1);
     assert!(desk.may_announce(A, later) && desk.may_speak(A, later));
 }
