@@ -4,12 +4,17 @@ use crate::{control, kernel};
 
 /// Closes all descriptors that came with a message, lingering cleared first so that no close can block.
 pub(crate) fn disarm_rights(message: &libc::msghdr) {
+    each_right(message, disarm);
+}
+
+/// Calls `f` with each descriptor that came with a message.
+pub(crate) fn each_right(message: &libc::msghdr, mut f: impl FnMut(i32)) {
     // SAFETY: the kernel filled in the control data of this message; as many descriptors lie there as the length says.
     unsafe {
         control::each(message, |header, data, bytes| {
             if control::is_rights(header) {
                 for index in 0..bytes / size_of::<i32>() {
-                    disarm(data.cast::<i32>().add(index).read_unaligned());
+                    f(data.cast::<i32>().add(index).read_unaligned());
                 }
             }
         });

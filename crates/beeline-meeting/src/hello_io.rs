@@ -14,7 +14,7 @@ use beeline_wire::{Endpoint, Hello};
 
 use crate::bells::AnchorBells;
 use crate::control::{Control, message_with};
-use crate::strangers::{Seen, peek, release, take_seen};
+use crate::strangers::{Seen, dispose, peek, release, take_ours, take_seen};
 use crate::{Errno, kernel, limits};
 
 /// Sends a hello with the lane's memfd.
@@ -160,13 +160,15 @@ pub enum Refusal {
     Reason(Reason),
 }
 
-/// Takes a hello, if it is one; anything else stays where it is, for [`strangers::close`](crate::strangers::close).
+/// Takes a hello, if it is one; anything else stays where it is, for [`strangers::close`](crate::strangers::close),
+/// unless the client is root's or our own user's.
 ///
 /// # Errors
 /// [`Refusal`].
-pub(super) fn receive(anchor: i32) -> Result<Received, Refusal> {
+pub(super) fn receive(anchor: i32, is_of_ours: bool) -> Result<Received, Refusal> {
     let mut bytes = [0u8; HELLO_BYTES];
-    let Seen { length, fd, more } = match peek(anchor, &mut bytes) {
+    let look = if is_of_ours { take_ours } else { peek };
+    let Seen { length, fd, more } = match look(anchor, &mut bytes) {
         Ok(Seen { length: 0, .. }) => return Err(Refusal::Gone),
         Ok(seen) => seen,
         Err(Errno(libc::EAGAIN | libc::EINTR)) => return Err(Refusal::Silence),
@@ -175,7 +177,9 @@ pub(super) fn receive(anchor: i32) -> Result<Received, Refusal> {
     let seen = bytes.get_mut(..length).unwrap_or_default();
     let refusal = match (Hello::decode(seen), fd) {
         (Ok(hello), Some(memfd)) if !hello.reuse && !more => match admit(&hello, memfd) {
-            Ok(id) if take_seen(anchor, seen) => return Ok(Received { hello, memfd: Fd::own(memfd), id }),
+            Ok(id) if is_of_ours || take_seen(anchor, seen) => {
+                return Ok(Received { hello, memfd: Fd::own(memfd), id });
+            }
             Ok(_) => Refusal::Gone,
             Err(poison) => Refusal::Poison(poison),
         },
@@ -186,7 +190,10 @@ pub(super) fn receive(anchor: i32) -> Result<Received, Refusal> {
         (Ok(_), None) if more => Refusal::Reason(Reason::DescriptorsShort),
         (Ok(_), None) => Refusal::Poison(Poison::HelloNoLane),
     };
-    fd.map(release);
+    match fd {
+        Some(fd) if is_of_ours => dispose(fd),
+        fd => drop(fd.map(release)),
+    }
     Err(refusal)
 }
 
@@ -249,10 +256,10 @@ mod tests {
         let (client, server) = UnixStream::pair().unwrap();
         let (_, memfd) = lane();
         assert_eq!(look(server.as_raw_fd()), Waiting::Silence);
-        assert!(matches!(receive(server.as_raw_fd()), Err(Refusal::Silence)));
+        assert!(matches!(receive(server.as_raw_fd(), false), Err(Refusal::Silence)));
         send(client.as_raw_fd(), &hello(memfd.as_raw_fd()), memfd.as_raw_fd()).unwrap();
         assert_eq!(look(server.as_raw_fd()), Waiting::Message);
-        let received = receive(server.as_raw_fd()).unwrap_or_else(|refusal| panic!("{refusal:?}"));
+        let received = receive(server.as_raw_fd(), false).unwrap_or_else(|refusal| panic!("{refusal:?}"));
         assert!(map(&received).is_ok());
         drop((received, client));
         // A child that another test has just forked may have the socket, too, for a moment.
@@ -271,7 +278,7 @@ mod tests {
         for (fd, poison) in strange {
             let (client, server) = UnixStream::pair().unwrap();
             send(client.as_raw_fd(), &hello(memfd.as_raw_fd()), fd).unwrap();
-            assert_eq!(receive(server.as_raw_fd()).err(), Some(Refusal::Poison(poison)));
+            assert_eq!(receive(server.as_raw_fd(), false).err(), Some(Refusal::Poison(poison)));
         }
     }
 
@@ -281,7 +288,7 @@ mod tests {
         let (_, one) = lane();
         let (_, two) = lane();
         send(client.as_raw_fd(), &hello(one.as_raw_fd()), two.as_raw_fd()).unwrap();
-        assert_eq!(receive(server.as_raw_fd()).err(), Some(Refusal::Poison(Poison::HelloLaneUnknown)));
+        assert_eq!(receive(server.as_raw_fd(), false).err(), Some(Refusal::Poison(Poison::HelloLaneUnknown)));
     }
 
     #[test]
@@ -292,7 +299,7 @@ mod tests {
         for (length, poison) in [(64, Poison::HelloNoLane), (63, Poison::HelloShort), (1, Poison::HelloShort)] {
             let (mut client, server) = UnixStream::pair().unwrap();
             client.write_all(&bytes[..length]).unwrap();
-            assert_eq!(receive(server.as_raw_fd()).err(), Some(Refusal::Poison(poison)));
+            assert_eq!(receive(server.as_raw_fd(), false).err(), Some(Refusal::Poison(poison)));
         }
         let _ = memfd.into_raw_fd();
     }

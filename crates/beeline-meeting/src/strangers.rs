@@ -21,7 +21,8 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use beeline_shm::sys;
 
-use crate::control::{self, Control, ONE};
+use crate::control::{self, Control, ONE, RIGHTS_MAX, control_bytes};
+use crate::disarm::each_right;
 use crate::undertaker::{self, FDS_MAX};
 use crate::{Errno, hidden, kernel, limits, trust};
 
@@ -62,6 +63,36 @@ pub(crate) fn peek(anchor: i32, bytes: &mut [u8]) -> Result<Seen, Errno> {
     // SAFETY: the kernel filled in the control data of this message.
     let fd = unsafe { control::sole_descriptor(&message) };
     Ok(Seen { length, fd, more: message.msg_flags & libc::MSG_CTRUNC != 0 })
+}
+
+/// Takes them out at once, and closes what else came with them: of a client of root's or our own user's, who can stop us
+/// whenever they like. The descriptor is to be closed by [`dispose`].
+pub(crate) fn take_ours(anchor: i32, bytes: &mut [u8]) -> Result<Seen, Errno> {
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut control = Control::<{ control_bytes(RIGHTS_MAX) }>::empty();
+    let mut message = control::message(&mut part, &mut control);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: iovec, buffer and control space are live and of the lengths given.
+    let length = unsafe { kernel::recvmsg(anchor, &mut message, flags) }?;
+    let (mut first, mut more) = (None, message.msg_flags & libc::MSG_CTRUNC != 0);
+    each_right(&message, |fd| {
+        if first.is_none() {
+            first = Some(fd);
+        } else {
+            more = true;
+            dispose(fd);
+        }
+    });
+    Ok(Seen { length, fd: first, more })
+}
+
+/// Closes a descriptor that [`take_ours`] has brought, perhaps for the last time.
+pub(crate) fn dispose(fd: i32) {
+    if kernel::is_memory_file(fd) || kernel::is_pipe(fd) {
+        let _ = sys::close(fd);
+    } else {
+        Closing::new().put(fd);
+    }
 }
 
 /// Takes as many bytes out as a look has seen; a descriptor that lies with them is dropped, of which that look has
@@ -174,13 +205,18 @@ impl Closing {
     pub fn add(&mut self, anchor: i32) {
         if is_clean(anchor) {
             let _ = sys::close(anchor);
-            return;
+        } else {
+            self.put(anchor);
         }
+    }
+
+    /// Has it closed when this is dropped.
+    fn put(&mut self, fd: i32) {
         if self.count == FDS_MAX {
             self.bury();
         }
         if let Some(place) = self.fds.get_mut(self.count) {
-            *place = anchor;
+            *place = fd;
             self.count += 1;
         }
     }

@@ -31,7 +31,7 @@ pub fn refused(reason: Reason) -> Refusal {
 /// [`Refusal`].
 pub fn named_client(anchor: i32) -> Result<(ConnName, &'static PooledLane), Refusal> {
     let name = name_of(anchor)?.ok_or(Refusal::Poison(Poison::HelloUnnamed))?;
-    let taken = lane_of(anchor)?;
+    let taken = lane_of(anchor, false)?;
     match taken.held {
         None => Ok((name, taken.lane)),
         Some(_) => {
@@ -66,20 +66,20 @@ pub struct Taken {
     pub is_new: bool,
 }
 
-/// Takes the hello and finds or maps its lane.
+/// Takes the hello and finds or maps its lane. `is_of_ours` says that the client is root's or our own user's.
 ///
 /// # Errors
 /// [`Refusal`]; a reason is counted.
-pub fn lane_of(anchor: i32) -> Result<Taken, Refusal> {
+pub fn lane_of(anchor: i32, is_of_ours: bool) -> Result<Taken, Refusal> {
     let reserve = reserve::make_room(anchor);
-    let mut received = hello_io::receive(anchor);
+    let mut received = hello_io::receive(anchor, is_of_ours);
     // A client that shares the CPU says nothing while this one looks.
     let looks = if wait::peers_are_near() { 1 } else { HELLO_LOOKS };
     for _ in 1..looks {
         if !matches!(received, Err(Refusal::Silence)) {
             break;
         }
-        received = hello_io::receive(anchor);
+        received = hello_io::receive(anchor, is_of_ours);
     }
     let found = received.and_then(map);
     if reserve {

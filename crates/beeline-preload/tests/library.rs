@@ -293,7 +293,8 @@ cases! { activates:
 cases! { waits:
     a_look_finds_that_the_peer_has_ended
     who_waits_for_more_than_there_is_sleeps
-    a_set_that_was_ready_in_vain_tells_once;
+    a_set_that_was_ready_in_vain_tells_once
+    a_client_is_there_for_who_was_told_of_it;
 }
 
 cases! { sandbox:

@@ -29,7 +29,7 @@ pub fn pair() -> Result<(LaneEnd, LaneEnd), Reason> {
         offer.lane.memory().read_wake(end).store(beeline_lane::BEGIN_ARMED, Relaxed);
     }
     let client = greeting::say_hello(near.get(), offer, None)?;
-    let Ok(taken) = taking::lane_of(far.get()) else {
+    let Ok(taken) = taking::lane_of(far.get(), false) else {
         client.spoil();
         pool::retire(client, End::Client, false);
         return Err(Reason::MapFailed);

@@ -161,10 +161,50 @@ static void a_set_that_was_ready_in_vain_tells_once(void) {
     CHECK(told_of(2000) == 4);
 }
 
+/* A client of its own, which connects to the address that it is told, and has a byte back. */
+static pid_t start_client(int *line) {
+    int ends[2];
+    CHECK(pipe(ends) == 0);
+    pid_t client = fork();
+    if (client == 0) {
+        struct sockaddr_in address;
+        char byte = 'x';
+        CHECK(read(ends[0], &address, sizeof address) == sizeof address);
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
+        CHECK(write(fd, &byte, 1) == 1 && read(fd, &byte, 1) == 1 && byte == 'x');
+        _exit(0);
+    }
+    *line = ends[1];
+    return client;
+}
+
+/* Who is told of a client, and takes his time, gets it with what it has said, whichever way that has gone meanwhile:
+   after 80 ms it begins again over TCP, and is nowhere for a moment. */
+static void a_client_is_there_for_who_was_told_of_it(void) {
+    for (int late_us = 79000; late_us <= 83000; late_us += 50) {
+        int line, set = epoll_create1(0);
+        pid_t client = start_client(&line);
+        struct sockaddr_in address;
+        struct epoll_event event = {.events = EPOLLIN};
+        int door = listener(&address);
+        char byte;
+        CHECK(epoll_ctl(set, EPOLL_CTL_ADD, door, &event) == 0 && epoll_wait(set, &event, 1, 0) == 0);
+        CHECK(write(line, &address, sizeof address) == sizeof address);
+        CHECK(epoll_wait(set, &event, 1, 5000) == 1);
+        usleep(late_us);
+        int fd = accept(door, NULL, NULL);
+        CHECK(fd >= 0 && read(fd, &byte, 1) == 1 && byte == 'x' && write(fd, &byte, 1) == 1);
+        CHECK(read(fd, &byte, 1) == 0 && status_of(client) == 0);
+        CHECK(close(fd) == 0 && close(door) == 0 && close(set) == 0 && close(line) == 0);
+    }
+}
+
 static const struct guest_case CASES[] = {
     CASE(a_look_finds_that_the_peer_has_ended),
     CASE(who_waits_for_more_than_there_is_sleeps),
     CASE(a_set_that_was_ready_in_vain_tells_once),
+    CASE(a_client_is_there_for_who_was_told_of_it),
 };
 
 int main(int argc, char **argv) {

@@ -155,10 +155,11 @@ fn a_client_over_tcp_costs_a_server_hardly_a_look_at_its_door() {
 }
 
 /// What a program that makes one connection, to a server without Beeline, makes more of than without the library: at
-/// its start, to find out that there is no door, and to put the reason on record. It was 162.
+/// its start, to find out that there is no door, and to put the reason on record. It was 162. Four of them spare it a
+/// search of its text, which other processes have made.
 #[test]
 fn one_connection_to_a_server_without_beeline_costs_so_many_calls_more() {
-    const MORE_MOST: usize = 115;
+    const MORE_MOST: usize = 119;
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a listener");
     let port = listener.local_addr().expect("its address").port().to_string();
     let calls = |library: Option<&Path>| {

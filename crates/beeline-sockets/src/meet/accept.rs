@@ -14,7 +14,8 @@
 //! A client that has not spoken yet waits in the lobby ([`super::lobby`]), and nobody is told of it. One whose hello is
 //! bad is shown to the app as what it would be on TCP: a connection that was reset before it was accepted
 //! ([`super::reset`]). So an `accept` on a listener that blocks, made because the listener was called readable, always
-//! returns: whoever made it readable is there, in whichever state.
+//! returns: whoever made it readable is there, in whichever state. One that has just gone to begin again over TCP is
+//! waited for there.
 
 mod spoken;
 
@@ -399,10 +400,14 @@ fn from_queue(call: &mut Accepting) -> Result<Option<i32>, Errno> {
     Ok(None)
 }
 
-/// Sends a client away that has broken the rules, or that the app was told of. The app gets what it gets on TCP for
-/// one that was reset.
+/// Sends a client away that has broken the rules.
 fn refuse(call: &mut Accepting, anchor: i32, refusal: Refusal) -> Result<i32, Errno> {
     send_away(anchor, refusal);
+    shown_as_reset(call)
+}
+
+/// What the app gets on TCP for a client that was reset before it was accepted.
+fn shown_as_reset(call: &mut Accepting) -> Result<i32, Errno> {
     let accepted = reset::connection(call.desc.family.load(Relaxed) as i32, call.flags, &mut call.peer)?;
     crate::close::fd_reborn(accepted);
     Ok(accepted)

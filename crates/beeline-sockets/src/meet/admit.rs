@@ -61,7 +61,7 @@ pub(super) fn take(call: &mut Accepting, anchor: i32) -> Result<(), Refusal> {
     if !bridged && !uid.is_some_and(trust::may_share) {
         return Err(refused(Reason::ForeignUser));
     }
-    let (lane, held) = lane_of(anchor)?;
+    let (lane, held) = lane_of(anchor, came_from.is_some_and(|peer| peer.is_of_ours()))?;
     if !listener.is_of_one_user() {
         lane.spoil();
     }
@@ -188,8 +188,8 @@ fn in_place(anchor: i32, refusal: Refusal) -> Refusal {
 }
 
 /// Takes the hello and its lane, and stops letting clients in if that was one of the last lanes.
-pub(super) fn lane_of(anchor: i32) -> Result<(&'static PooledLane, Option<Held>), Refusal> {
-    let taken = taking::lane_of(anchor)?;
+pub(super) fn lane_of(anchor: i32, is_of_ours: bool) -> Result<(&'static PooledLane, Option<Held>), Refusal> {
+    let taken = taking::lane_of(anchor, is_of_ours)?;
     if taken.is_new {
         retreat::if_near_a_limit();
     }

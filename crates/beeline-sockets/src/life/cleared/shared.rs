@@ -9,16 +9,15 @@
 //! 3. The directory and the file are the user's own. Who can write there can do anything to the user's processes.
 //! 4. Without the file, or with statistics off, everything is searched.
 
-use core::ffi::CStr;
-
-use beeline_shm::Fd;
 use beeline_shm::sys::{self, call};
+use beeline_shm::{Fd, memfd};
+use beeline_stats::{Text, layout};
 
 use super::number_of;
 use crate::life::objects::{self, Object};
 use crate::{Errno, files};
 
-const NAME: &CStr = c"cleared";
+const NAME: &str = "cleared";
 const NUMBER_BYTES: usize = size_of::<u64>();
 /// Numbers in the file, at most, but for those of processes that append at once.
 const NUMBERS_MAX: usize = 512;
@@ -46,7 +45,7 @@ impl Shared {
         let mut shared = Self::none();
         shared.own = if crate::config().stats { own_number() } else { None };
         if shared.own.is_some() {
-            shared.read_count = open().and_then(|file| read_numbers(&file, &mut shared.read)).unwrap_or(0);
+            shared.read_count = open_to_read().and_then(|file| read_numbers(&file, &mut shared.read)).unwrap_or(0);
         }
         shared
     }
@@ -68,7 +67,7 @@ impl Shared {
     pub(in crate::life) fn write(&self) {
         let added = self.added.get(..self.added_count).unwrap_or_default();
         if !added.is_empty()
-            && let Ok(file) = open()
+            && let Ok(file) = open_to_append()
         {
             append(&file, added, self.read_count == NUMBERS_MAX);
         }
@@ -89,9 +88,21 @@ fn own_number() -> Option<u64> {
     own
 }
 
-fn open() -> Result<Fd, Errno> {
+/// Opens the file to read it, where there is one and it is the user's own.
+fn open_to_read() -> Result<Fd, Errno> {
+    let user = files::user()?;
+    let path = Text::<64>::format(format_args!("{}/{NAME}", layout::directory_path(user).as_str()));
+    let path = path.ok_or(Errno(libc::ENAMETOOLONG))?;
+    // What is not a file of the user's own may be anything, even something that waits for a writer.
+    let file = files::open(libc::AT_FDCWD, path.as_c_str(), libc::O_RDONLY | libc::O_NONBLOCK, 0)?;
+    if memfd::owner(file.get())? == user { Ok(file) } else { Err(Errno(libc::EPERM)) }
+}
+
+/// Opens the file to append, made if need be.
+fn open_to_append() -> Result<Fd, Errno> {
+    let name = Text::<16>::format(format_args!("{NAME}")).ok_or(Errno(libc::ENAMETOOLONG))?;
     let directory = files::open_directory(files::user()?)?;
-    files::open(directory.get(), NAME, libc::O_RDWR | libc::O_APPEND | libc::O_CREAT, 0o600)
+    files::open(directory.get(), name.as_c_str(), libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT, 0o600)
 }
 
 /// Reads numbers from the beginning; how many.

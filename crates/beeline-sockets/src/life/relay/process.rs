@@ -58,8 +58,9 @@ struct Children {
     more: AtomicPtr<Children>,
 }
 
-/// As many as fit into a page.
-const PLACES: usize = 1020;
+/// Few relays end up as such a process's children at a time, and the first ones lie among the statics that each fork
+/// copies.
+const PLACES: usize = 62;
 
 static CHILDREN: Children = Children::none();
 
@@ -69,7 +70,7 @@ impl Children {
     }
 
     fn more(&self) -> Option<&'static Self> {
-        // SAFETY: null, or a page that stays for ever.
+        // SAFETY: null, or memory that stays for ever.
         unsafe { self.more.load(Acquire).as_ref() }
     }
 

@@ -2,14 +2,15 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::{LOBBY_RUN, refuse};
+use super::{LOBBY_RUN, came_over_tcp, refuse, shown_as_reset, take_if_there};
+use crate::meet::accept_lock;
 use crate::meet::accepting::Accepting;
 use crate::meet::admit::{take, take_again};
 use crate::meet::hello_io::Refusal;
 use crate::meet::lobby::{self, Again, send_away};
 use crate::meet::seats;
 use crate::wait::peers_are_near;
-use crate::{Errno, changing, kernel};
+use crate::{Errno, changing, kernel, table};
 
 /// Takes a client that one of a crowd has put aside, and that has spoken: nobody else finds it.
 pub(super) fn put_aside(call: &mut Accepting) -> Result<Option<i32>, Errno> {
@@ -89,11 +90,34 @@ fn took_spoken(call: &mut Accepting, anchor: i32, taken: Result<(), Refusal>) ->
     let told = call.listener.told.swap(0, Relaxed) != 0;
     match taken {
         Ok(()) => Ok(Some(anchor)),
-        // Its anchor is readable, and yet holds nothing: whatever made it so was taken back.
-        Err(refusal) if told || matches!(refusal, Refusal::Poison(_)) => refuse(call, anchor, refusal).map(Some),
+        Err(refusal @ Refusal::Poison(_)) => refuse(call, anchor, refusal).map(Some),
+        Err(refusal) if told => instead(call, anchor, refusal).map(Some),
         Err(refusal) => {
             send_away(anchor, refusal);
             Ok(None)
         }
     }
+}
+
+/// What the app gets for a client that it was told of, on a listener that blocks, and that has just taken its hello
+/// back, or is told to: the connection that the client begins over TCP instead, once that is there.
+fn instead(call: &mut Accepting, anchor: i32, refusal: Refusal) -> Result<i32, Errno> {
+    /// A client that runs takes some ten microseconds for it.
+    const LOOKS: usize = 100;
+    send_away(anchor, refusal);
+    for _ in 0..LOOKS {
+        if !table::leads_to(call.fd, call.desc) {
+            break;
+        }
+        if let Some(held) = accept_lock::try_take(call.listener) {
+            let taken = take_if_there(call, call.fd);
+            drop(held);
+            if let Some(taken) = taken {
+                return taken.map(|accepted| came_over_tcp(call, accepted));
+            }
+        }
+        kernel::sleep_ms();
+    }
+    // It has died meanwhile, or another process has it.
+    shown_as_reset(call)
 }

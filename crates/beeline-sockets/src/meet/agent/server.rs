@@ -76,7 +76,7 @@ fn take(
     parcel: i32,
     cuts: bool,
 ) -> Result<(), Reason> {
-    let lane = match admit::lane_of(parcel) {
+    let lane = match admit::lane_of(parcel, false) {
         Ok((lane, None)) => lane,
         Ok((lane, Some(_))) => {
             taking::give_back(lane);
