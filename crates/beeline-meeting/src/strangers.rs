@@ -65,8 +65,8 @@ pub(crate) fn peek(anchor: i32, bytes: &mut [u8]) -> Result<Seen, Errno> {
     Ok(Seen { length, fd, more: message.msg_flags & libc::MSG_CTRUNC != 0 })
 }
 
-/// Takes them out at once, and closes what else came with them, of a client of root's or our own user's: they can stop us
-/// whenever they like. The descriptor is to be closed by [`dispose`].
+/// Takes them out at once, and closes what else came with them: of a client of root's or our own user's, who can stop
+/// us whenever they like. The descriptor is to be closed by [`dispose`].
 pub(crate) fn take_ours(anchor: i32, bytes: &mut [u8]) -> Result<Seen, Errno> {
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut control = Control::<{ control_bytes(RIGHTS_MAX) }>::empty();

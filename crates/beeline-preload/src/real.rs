@@ -160,7 +160,8 @@ macro_rules! c_name {
 ///
 /// `fn name | alias: (arguments) -> result [fd] => outcome;`: `[fd]` names the argument that must not be an
 /// anchor if the kernel is to get the call; `[]` if there is none. What stands after `at_once` is tried before, and is
-/// all that happens unless it says 0: what is common takes no registers for what is not.
+/// all that happens unless it says 0: what is common takes no registers for what is not. These functions lie where forked
+/// children look anyway, who serve connections with them.
 macro_rules! hooks {
     ($( fn $($name:ident)|+: $arguments:tt -> $result:tt $guard:tt => $outcome:expr; )*) => {
         $crate::real::reals! { $($( fn $name $arguments -> $result; )+)* }
@@ -172,13 +173,14 @@ macro_rules! hooks {
 macro_rules! hook {
     ($name:ident ($($argument:ident : $type:ty),*) $result:ty, [$fd:ident, at_once $first:expr], $outcome:expr) => {
         #[unsafe(no_mangle)]
+        #[unsafe(link_section = ".text.fork")]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
             // SAFETY: the app's arguments, which are what the function's manual page asks for.
             let done: usize = unsafe { $first };
             if done != 0 {
                 return done as $result;
             }
-            $crate::real::hook! { #[inline(never)] rest ($($argument: $type),*) $result, $name, [$fd], $outcome }
+            $crate::real::hook! { #[inline(never)] #[unsafe(link_section = ".text.fork")] rest ($($argument: $type),*) $result, $name, [$fd], $outcome }
             // SAFETY: as above.
             unsafe { rest($($argument),*) }
         }
@@ -186,8 +188,8 @@ macro_rules! hook {
     ($name:ident ($($argument:ident : $type:ty),*) $result:ty, [$($fd:ident)?], $outcome:expr) => {
         $crate::real::hook! { #[unsafe(no_mangle)] $name ($($argument: $type),*) $result, $name, [$($fd)?], $outcome }
     };
-    (#[$attribute:meta] $function:ident ($($argument:ident : $type:ty),*) $result:ty, $name:ident, [$($fd:ident)?], $outcome:expr) => {
-        #[$attribute]
+    ($(#[$attribute:meta])+ $function:ident ($($argument:ident : $type:ty),*) $result:ty, $name:ident, [$($fd:ident)?], $outcome:expr) => {
+        $(#[$attribute])+
         pub unsafe extern "C" fn $function($($argument: $type),*) -> $result {
             // Some of the entry points are safe functions.
             #[allow(unused_unsafe)]
