@@ -160,8 +160,8 @@ macro_rules! c_name {
 ///
 /// `fn name | alias: (arguments) -> result [fd] => outcome;`: `[fd]` names the argument that must not be an
 /// anchor if the kernel is to get the call; `[]` if there is none. What stands after `at_once` is tried before, and is
-/// all that happens unless it says 0: what is common takes no registers for what is not. These functions lie where forked
-/// children look anyway, who serve connections with them.
+/// all that happens unless it says 0: what is common takes no registers for what is not. These functions lie where
+/// forked children look anyway, who serve connections with them.
 macro_rules! hooks {
     ($( fn $($name:ident)|+: $arguments:tt -> $result:tt $guard:tt => $outcome:expr; )*) => {
         $crate::real::reals! { $($( fn $name $arguments -> $result; )+)* }
