@@ -5,6 +5,7 @@ use anyhow::{Result, ensure};
 use beeline_testkit::hostile::{self, LANE_SEALS, Lane, Lingering, Locked};
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
 
 const RING: u32 = 1 << 16;
 
@@ -271,13 +272,19 @@ fn lingering_sockets_with_hello(target: &mut Target) -> Result<()> {
 }
 
 /// Closes our copy of a lingering socket without waiting for it (the copy in flight is the last one now); the deaf peer
-/// stays.
+/// stays. A server that was faster has closed its own already: then ours is the last one, and a thread waits for it.
 fn give_away(lingering: Lingering) -> Lingering {
     // Closing a copy that is not the last one does not linger, so the socket may simply be dropped later. What matters
     // is that the copy in flight is the last: a duplicate replaces ours by something harmless.
     let fd = lingering.socket.as_raw_fd();
-    if let Ok(null) = File::open("/dev/null") {
-        beeline_testkit::sys::dup2(null.as_raw_fd(), fd);
+    let replacing = std::thread::spawn(move || {
+        if let Ok(null) = File::open("/dev/null") {
+            beeline_testkit::sys::dup2(null.as_raw_fd(), fd);
+        }
+    });
+    let until = Instant::now() + Duration::from_secs(1);
+    while !replacing.is_finished() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
     }
     lingering
 }
