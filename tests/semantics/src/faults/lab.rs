@@ -89,6 +89,14 @@ fn enter(faults: &Faults, library: Option<&Path>, seed: u64) -> Result<bool> {
     Ok(status.success())
 }
 
+/// Files in `/dev/shm`, but for the one that outlives processes: what has been searched for system calls of its own.
+fn left_files() -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    list("/dev/shm".as_ref(), &mut files);
+    files.retain(|file| !file.ends_with("cleared"));
+    files
+}
+
 /// Loopback, an empty `/dev/shm`, and a first process that reaps.
 fn prepare_namespaces() -> Result<()> {
     // SAFETY: no preconditions.
@@ -340,8 +348,7 @@ impl Lab {
             std::thread::sleep(Duration::from_millis(20));
         }
         // What processes that were killed left of their statistics, those that come later take away, some files each.
-        let mut files = Vec::new();
-        list("/dev/shm".as_ref(), &mut files);
+        let mut files = left_files();
         for _ in 0..SUCCESSORS_MAX {
             if files.is_empty() {
                 break;
@@ -349,8 +356,7 @@ impl Lab {
             if let Ok(next) = Group::start(&mut self.program("fault_visit:", true)) {
                 let _ = next.finish(PATIENCE);
             }
-            files.clear();
-            list("/dev/shm".as_ref(), &mut files);
+            files = left_files();
         }
         if !files.is_empty() {
             let some: Vec<_> = files.iter().take(5).map(|file| file.display().to_string()).collect();
