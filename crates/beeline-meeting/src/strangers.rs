@@ -5,7 +5,8 @@
 //!
 //! 1. A look ([`peek`]) takes one descriptor at most, and takes it as a second one: the queue keeps its own, so to
 //!    close ours is never the last close. Only a memory file is ever taken out of the queue. Of others it is asked what
-//!    they are, in ways that take no lock ([`is_harmless`]).
+//!    they are, in ways that take no lock ([`is_harmless`]). What root or our own user sends at a door is taken at once
+//!    ([`take_ours`]), as those can stop us anyway, and disposed of in the same way where it is no lane.
 //! 2. An anchor is closed by [`close`] unless a connection has been made of it. If anything but memory files lies in
 //!    its queue, it is closed by an [`undertaker`](crate::undertaker), with all that lies there. Memory files are taken
 //!    out, so a second number of an anchor whose hello is still to be taken is closed as any other descriptor.
@@ -39,17 +40,18 @@ const PUT_ASIDE_MAX: u32 = 16;
 static BURIALS: AtomicU32 = AtomicU32::new(0);
 static PUT_ASIDE: AtomicU32 = AtomicU32::new(0);
 
-/// What a look at the first bytes of an anchor has found. They stay where they are.
+/// What was found in the first bytes of an anchor.
 pub(crate) struct Seen {
     /// How many.
     pub length: usize,
-    /// The descriptor that lies with them, if it is one, as another one: to be closed by [`release`].
+    /// The descriptor that came with them, or the first one.
     pub fd: Option<i32>,
     /// Whether there are more of them than that.
     pub more: bool,
 }
 
-/// Looks at the first bytes in an anchor, and at one descriptor.
+/// Looks at the first bytes in an anchor, which stay there, and at one descriptor, which comes as another one: to be
+/// closed by [`release`].
 pub(crate) fn peek(anchor: i32, bytes: &mut [u8]) -> Result<Seen, Errno> {
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut control = Control::<ONE>::empty();

@@ -14,6 +14,7 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
+use beeline_guest::birth::{adopts_orphans, with_signals_blocked};
 use beeline_guest::{kernel, shed};
 use beeline_shm::sys::{self, call};
 
@@ -69,15 +70,6 @@ fn shared_page() -> Option<*mut u8> {
     unsafe { call(libc::SYS_mmap, args) }.ok().map(|address| address as *mut u8)
 }
 
-/// Whether children of dead processes become this process's.
-fn adopts_orphans() -> bool {
-    let mut subreaper = 0i32;
-    let args = [libc::PR_GET_CHILD_SUBREAPER as usize, (&raw mut subreaper) as usize, 0, 0, 0, 0];
-    // SAFETY: room for an int.
-    let _ = unsafe { call(libc::SYS_prctl, args) };
-    subreaper != 0 || sys::getpid() == 1
-}
-
 /// Reaps the undertakers among this process's children that have ended, and remembers one more.
 fn remember(undertaker: i32) {
     for place in &CHILDREN {
@@ -93,19 +85,6 @@ fn remember(undertaker: i32) {
 fn reap(child: i32, flags: i32) -> bool {
     // SAFETY: no status is asked for.
     (unsafe { call(libc::SYS_wait4, [child as usize, 0, (libc::__WCLONE | flags) as usize, 0, 0, 0]) }) != Ok(0)
-}
-
-fn with_signals_blocked(f: impl FnOnce()) {
-    let all = u64::MAX;
-    let mut before = 0u64;
-    let change = |new: *const u64, old: *mut u64| {
-        let args = [libc::SIG_SETMASK as usize, new as usize, old as usize, 8, 0, 0];
-        // SAFETY: null or live kernel signal sets of 8 bytes.
-        let _ = unsafe { call(libc::SYS_rt_sigprocmask, args) };
-    };
-    change(&raw const all, &raw mut before);
-    f();
-    change(&raw const before, core::ptr::null_mut());
 }
 
 /// clone(2) of a copy of this process that reports its end by no signal.
@@ -144,9 +123,9 @@ fn midwife(fds: &[i32], shared: &Shared, adopts: bool, app: u32) -> ! {
 fn undertaker(fds: &[i32], shared: &Shared, app: u32) -> ! {
     // SAFETY: no arguments.
     let _ = unsafe { call(libc::SYS_setsid, [0; 6]) };
+    let name = c"beeline-close".as_ptr() as usize;
     // SAFETY: a NUL-terminated literal.
-    let _ =
-        unsafe { call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, c"beeline-close".as_ptr() as usize, 0, 0, 0, 0]) };
+    let _ = unsafe { call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name, 0, 0, 0, 0]) };
     // SAFETY: a NUL-terminated literal. No file system of the app's stays busy.
     let _ = unsafe { call(libc::SYS_chdir, [c"/".as_ptr() as usize, 0, 0, 0, 0, 0]) };
     // SAFETY: signal 0 only asks.

@@ -32,7 +32,9 @@ use beeline_descriptors::{
 pub use beeline_descriptors::{desc, table};
 pub use beeline_guest::app_memory::in_first_page;
 pub use beeline_guest::{Errno, Outcome, config, forks, live};
-use beeline_guest::{app_memory, control, fd_cell, files, lazy_fd, linux, proc, reason_cell, shed, static_ref, upkeep};
+use beeline_guest::{
+    app_memory, birth, control, fd_cell, files, lazy_fd, linux, proc, reason_cell, shed, static_ref, upkeep,
+};
 pub use beeline_guest::{cancel, changing, hidden, kernel, limits, lock, process, signals, slab, stats, thread, wait};
 pub use beeline_meeting::side;
 use beeline_meeting::{bells, calibrate};

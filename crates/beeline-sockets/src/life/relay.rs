@@ -34,7 +34,7 @@ use beeline_stats::{Counter, Reason, Role};
 use self::gate::Attendance;
 use self::pair::Pair;
 use self::process::Task;
-pub(super) use self::process::with_signals_blocked;
+
 use self::pump::Relay;
 use crate::desc::{Desc, Kind, RxGuard, TxGuard};
 use crate::follow::{self, follow_if_relayed};

@@ -12,10 +12,9 @@ use crate::Errno;
 /// # Errors
 /// `EPERM` where that is none of this process's, nor one below it.
 pub fn owner_of(namespace: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let args = [namespace.as_raw_fd() as usize, libc::NS_GET_USERNS as usize, 0, 0, 0, 0];
     // SAFETY: a request without an argument.
-    let fd =
-        unsafe { call(libc::SYS_ioctl, [namespace.as_raw_fd() as usize, libc::NS_GET_USERNS as usize, 0, 0, 0, 0]) }?;
-    Ok(own(fd as i32))
+    unsafe { call(libc::SYS_ioctl, args) }.map(|fd| own(fd as i32))
 }
 
 /// A descriptor that is readable when the process with this number has ended (pidfd_open(2)).

@@ -25,6 +25,7 @@ use beeline_shm::sys::{self, call};
 use beeline_stats::Reason;
 
 use super::pump::Relay;
+use crate::birth::{adopts_orphans, with_signals_blocked};
 use crate::{kernel, shed};
 
 /// Bytes of the stack on which midwife and relay run.
@@ -140,15 +141,6 @@ pub(super) fn start(task: Task) -> Result<(), Reason> {
     started.and(if alive { Ok(()) } else { Err(Reason::RelayFailed) })
 }
 
-/// Whether children of dead processes become this process's.
-fn adopts_orphans() -> bool {
-    let mut subreaper = 0i32;
-    let args = [libc::PR_GET_CHILD_SUBREAPER as usize, (&raw mut subreaper) as usize, 0, 0, 0, 0];
-    // SAFETY: room for an int.
-    let _ = unsafe { call(libc::SYS_prctl, args) };
-    subreaper != 0 || sys::getpid() == 1
-}
-
 /// Reaps the relays among this process's children that have ended, and remembers one more.
 fn remember(relay: i32) {
     let mut children = Some(&CHILDREN);
@@ -170,21 +162,6 @@ fn says_ready(pipe: i32) -> bool {
     // SAFETY: one byte of room.
     let read = unsafe { call(libc::SYS_read, [pipe as usize, (&raw mut byte) as usize, 1, 0, 0, 0]) };
     read == Ok(1)
-}
-
-/// No handler may run where the memory is shared with the app's other threads but the thread is not the app's.
-pub(in crate::life) fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
-    let all = u64::MAX;
-    let mut before = 0u64;
-    let change = |new: *const u64, old: *mut u64| {
-        let args = [libc::SIG_SETMASK as usize, new as usize, old as usize, 8, 0, 0];
-        // SAFETY: null or live kernel signal sets of 8 bytes.
-        let _ = unsafe { call(libc::SYS_rt_sigprocmask, args) };
-    };
-    change(&raw const all, &raw mut before);
-    let result = f();
-    change(&raw const before, core::ptr::null_mut());
-    result
 }
 
 fn make_midwife(birth: &Birth) -> Result<(), Reason> {
