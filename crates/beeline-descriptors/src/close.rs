@@ -29,7 +29,7 @@ impl Settled {
 
 /// Keeps out what might change `fd`, which leads to `desc`, or another number that leads there: what leads elsewhere
 /// changes meanwhile, but in a `fork`.
-#[unsafe(link_section = ".text.fork")]
+#[unsafe(link_section = ".text.served")]
 pub fn changing_of(fd: i32, desc: &'static Desc) -> Changing {
     let one = changing::changing_number(fd);
     // It gets no second number meanwhile: a duplicate is a whole change.
@@ -42,7 +42,7 @@ pub fn changing_of(fd: i32, desc: &'static Desc) -> Changing {
 
 /// Makes `fd`, which leads to `desc`, lead to `next`. If it was the last fd, `desc` ends. The kernel's close
 /// is still to come. The caller holds `changing::changing`, or [`changing_of`] where `next` is nothing.
-#[unsafe(link_section = ".text.fork")]
+#[unsafe(link_section = ".text.served")]
 pub fn settle(fd: i32, desc: &'static Desc, next: Option<&'static Desc>) -> Settled {
     watchers::forget(fd, desc);
     let last = desc.keepers.has_last_number();

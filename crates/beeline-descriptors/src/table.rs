@@ -98,7 +98,7 @@ pub fn number_of(desc: &'static Desc, fd: i32) -> i32 {
 ///
 /// Returns `Err` when there is no memory for the entry; nothing has changed then.
 #[allow(clippy::result_unit_err)]
-#[unsafe(link_section = ".text.fork")]
+#[unsafe(link_section = ".text.served")]
 pub fn set(fd: i32, desc: Option<&'static Desc>) -> Result<Option<&'static Desc>, ()> {
     let _guard = LOCK.lock();
     let entry = match (entry(fd), desc) {

@@ -30,7 +30,8 @@ use crate::{Errno, Outcome, kernel, thread};
 /// a fault and a copy, and even one that is only read has to be found anew by the child's CPU. All of it is read far
 /// more often than written: what threads write all the time has a section of its own beside it, `.fork.written`, and so
 /// have locks with what they guard, `.fork.locked`. All three lie on one page (`fork.ld` of `beeline-preload`). What
-/// children run lies together in `.text.fork`, for the same reason.
+/// every child runs lies together in `.text.fork`, for the same reason, and what one runs that serves a connection and
+/// ends in `.text.served`.
 #[unsafe(link_section = ".fork")]
 pub static FORKS: AtomicU32 = AtomicU32::new(0);
 

@@ -173,14 +173,14 @@ macro_rules! hooks {
 macro_rules! hook {
     ($name:ident ($($argument:ident : $type:ty),*) $result:ty, [$fd:ident, at_once $first:expr], $outcome:expr) => {
         #[unsafe(no_mangle)]
-        #[unsafe(link_section = ".text.fork")]
+        #[unsafe(link_section = ".text.served")]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
             // SAFETY: the app's arguments, which are what the function's manual page asks for.
             let done: usize = unsafe { $first };
             if done != 0 {
                 return done as $result;
             }
-            $crate::real::hook! { #[inline(never)] #[unsafe(link_section = ".text.fork")] rest ($($argument: $type),*) $result, $name, [$fd], $outcome }
+            $crate::real::hook! { #[inline(never)] #[unsafe(link_section = ".text.served")] rest ($($argument: $type),*) $result, $name, [$fd], $outcome }
             // SAFETY: as above.
             unsafe { rest($($argument),*) }
         }

@@ -20,6 +20,7 @@ reals! {
 type Exit = unsafe extern "C" fn(c_int) -> !;
 type Fork = unsafe extern "C" fn() -> pid_t;
 
+#[unsafe(link_section = ".text.fork")]
 pub(super) unsafe fn leave(exit: &Function<Exit>, status: c_int) -> ! {
     life::leave();
     beeline_sockets::stats::remove_file();

@@ -132,7 +132,7 @@ fn failed_at_once(fd: i32, desc: &'static Desc, failure: Fault) -> usize {
 /// # Safety
 /// As for [`recv`].
 #[inline(never)]
-#[unsafe(link_section = ".text.fork")]
+#[unsafe(link_section = ".text.served")]
 pub unsafe fn recv_in_full(fd: i32, buffer: *mut u8, length: usize, flags: i32) -> Outcome {
     let Some(desc) = table::get(fd) else { return Outcome::Kernel };
     if !desc.is_lane() {

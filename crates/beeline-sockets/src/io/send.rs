@@ -83,7 +83,7 @@ fn send_locked(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) -
 /// # Safety
 /// As for [`send`].
 #[inline(never)]
-#[unsafe(link_section = ".text.fork")]
+#[unsafe(link_section = ".text.served")]
 pub unsafe fn send_in_full(fd: i32, buffer: *const u8, length: usize, flags: i32) -> Outcome {
     let Some(desc) = table::get(fd) else { return Outcome::Kernel };
     if !desc.is_lane() {

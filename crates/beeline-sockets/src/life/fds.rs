@@ -18,7 +18,7 @@ use crate::process::{is_guest_of_parent, raw};
 use crate::{Errno, Outcome, epoll, kernel, meet, proc, table};
 
 /// `close(2)`.
-#[unsafe(link_section = ".text.fork")]
+#[unsafe(link_section = ".text.served")]
 pub fn close(fd: i32) -> Outcome {
     match table::get(fd) {
         _ if is_ours_here(fd) => Outcome::fail(libc::EBADF),
@@ -33,7 +33,7 @@ fn is_ours_here(fd: i32) -> bool {
     is_hidden(fd) && (!is_guest_of_parent() || kernel::is_close_on_exec(fd) == Ok(true))
 }
 
-#[unsafe(link_section = ".text.fork")]
+#[unsafe(link_section = ".text.served")]
 fn close_ours(fd: i32) -> Outcome {
     if is_guest_of_parent() {
         return sys::close(fd).into();

@@ -167,7 +167,7 @@ pub fn leave_door_if_blocked(desc: &'static Desc) {
 
 /// The last fd of this process that leads to the listener is about to be closed. The caller holds
 /// `changing::changing`.
-#[unsafe(link_section = ".text.fork")]
+#[unsafe(link_section = ".text.served")]
 fn close_listener(desc: &'static Desc) {
     let Some(listener) = Listener::of(desc) else { return };
     lookup::forget();
