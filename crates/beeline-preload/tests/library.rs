@@ -189,6 +189,7 @@ cases! { relays:
     a_program_of_a_vfork_has_a_connection_as_its_streams
     several_programs_of_vforks_have_one_connection
     a_spawned_program_gets_few_numbers
+    who_closes_all_for_a_spawned_program_keeps_lanes
     relays_that_have_ended_are_reaped
     who_stops_a_service_stops_its_relays
     a_relay_lasts_as_long_as_the_kernels_end;

@@ -264,6 +264,37 @@ static void a_spawned_program_gets_few_numbers(void) {
     }
 }
 
+/* The program gets one connection, and none of those that the list closes. They stay as they are. */
+static void who_closes_all_for_a_spawned_program_keeps_lanes(void) {
+    enum { MANY = 3, ABOVE = 2048 };
+    int others[MANY][2], ends[2];
+    long limit = sysconf(_SC_OPEN_MAX);
+    int above = limit < ABOVE ? (int)limit : ABOVE;
+    char byte, number[12], *arguments[] = {"guest", "answers", number, NULL};
+    for (int i = 0; i < MANY; i++) pair(others[i]);
+    pair(ends);
+    for (int way = 0; way < 2; way++) {
+        pid_t child;
+        posix_spawn_file_actions_t actions;
+        snprintf(number, sizeof number, "%d", ends[way]);
+        CHECK(posix_spawn_file_actions_init(&actions) == 0);
+        for (int i = 3; i < above; i++) {
+            int fd = way == 0 ? i : above + 2 - i;
+            if (fd != ends[way]) CHECK(posix_spawn_file_actions_addclose(&actions, fd) == 0);
+        }
+        CHECK(posix_spawn(&child, "/proc/self/exe", &actions, NULL, arguments, environ) == 0);
+        CHECK(posix_spawn_file_actions_destroy(&actions) == 0);
+        CHECK(write(ends[1 - way], "question", 8) == 8);
+        hears(ends[1 - way], "answer");
+        CHECK(status_of(child) == 0);
+        for (int i = 0; i < MANY; i++) {
+            if (getenv("GUEST_EXPECTS_LANES")) CHECK(is_lane(others[i][0]) && is_lane(others[i][1]));
+            CHECK(write(others[i][0], "x", 1) == 1 && read(others[i][1], &byte, 1) == 1 && byte == 'x');
+        }
+    }
+    for (int i = 0; i < MANY; i++) CHECK(close(others[i][0]) == 0 && read(others[i][1], &byte, 1) == 0);
+}
+
 /* How many relays are children of this process and have ended, or have not, and one of them. */
 static int relays(int ended, pid_t *one) {
     char path[280], line[256];
@@ -355,6 +386,7 @@ static const struct guest_case CASES[] = {
     CASE(a_program_of_a_vfork_has_a_connection_as_its_streams),
     CASE(several_programs_of_vforks_have_one_connection),
     CASE(a_spawned_program_gets_few_numbers),
+    CASE(who_closes_all_for_a_spawned_program_keeps_lanes),
     CASE(relays_that_have_ended_are_reaped),
     CASE(who_stops_a_service_stops_its_relays),
     CASE(a_relay_lasts_as_long_as_the_kernels_end),

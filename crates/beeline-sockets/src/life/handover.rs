@@ -150,7 +150,7 @@ pub(super) fn part_fds(desc: &Desc) -> Option<(i32, i32, Option<i32>)> {
 /// Whether a program that is spawned gets an end without all its parts.
 pub(super) fn loses_parts(desc: &Desc, closing: Closing) -> bool {
     let mut loses = part_fds(desc).is_none();
-    each_part(desc, |part| loses |= closing.has(part));
+    each_part(desc, |part| loses |= closing.sweeps(part) || closing.has(part));
     loses
 }
 
@@ -239,10 +239,11 @@ pub fn before_spawn(image: Image, closing: Closing) -> Loan {
     }
     meet::before_fork();
     stranger::prepare_spawn(image, closing);
-    let inherits = |fd| stays_open(fd) && !closing.has(fd);
     if image.is_stranger() {
-        pairs::mark(inherits);
+        // One that is closed by itself may have got another number before.
+        pairs::mark(|fd| stays_open(fd) && !closing.sweeps(fd));
     }
+    let inherits = |fd| stays_open(fd) && !closing.has(fd);
     let gets = |fd, desc: &'static Desc| inherits(fd) || desc.named_in_spawn.load(Relaxed) != NOT_NAMED;
     meet::pass_on(gets);
     let _changing = meet::changing_to_share();
