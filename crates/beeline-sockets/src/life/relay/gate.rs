@@ -42,7 +42,7 @@ pub(super) fn await_children(side: &SideState) {
 }
 
 /// The relay's part. Each sharer is watched in the set under its identity and its place in the list, once: a place may
-/// be another's by the time at which the process dies.
+/// be another's by the time at which the process dies, and before anybody here has looked at it again.
 #[derive(Clone, Copy)]
 pub(super) struct Attendance {
     /// The gate; negative when nobody may come.
@@ -51,15 +51,13 @@ pub(super) struct Attendance {
     pub app: i32,
     /// The relay's set.
     set: i32,
-    /// The places of those who are watched, by bits.
-    watched: u128,
+    /// Who is watched at each place; 0 for nobody.
+    watched: [u32; SHARERS],
 }
-
-const _: () = assert!(SHARERS <= u128::BITS as usize);
 
 impl Attendance {
     /// For an end that nobody shares.
-    pub(super) const NONE: Attendance = Attendance { gate: -1, app: -1, set: -1, watched: 0 };
+    pub(super) const NONE: Attendance = Attendance { gate: -1, app: -1, set: -1, watched: [0; SHARERS] };
     /// For one whose other holders come to the gate, if there is one, for the program's socket.
     pub(super) fn at(gate: Option<&Fd>, app: &Fd) -> Attendance {
         gate.map_or(Self::NONE, |gate| Attendance { gate: gate.get(), app: app.get(), ..Self::NONE })
@@ -71,7 +69,7 @@ impl Attendance {
     const FIRST: u64 = 16;
 
     /// Whether somebody may come yet.
-    pub(super) fn is_open(self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.gate >= 0
     }
 
@@ -94,14 +92,16 @@ impl Attendance {
     /// off the list, as one of another pid namespace that has come this very moment.
     fn watch_all(&mut self, side: &SideState) {
         for (place, sharer) in side.sharers.iter().enumerate() {
-            let (identity, bit) = (sharer.load(Acquire), 1u128 << place);
-            if identity == 0 {
-                self.watched &= !bit;
-            } else if self.watched & bit == 0 {
-                match self.watch_one(identity, place) {
-                    Ok(_) => self.watched |= bit,
-                    Err(_) => side.leave(identity),
-                }
+            let identity = sharer.load(Acquire);
+            if self.watched.get(place) == Some(&identity) {
+                continue;
+            }
+            let is_watched = identity != 0 && self.watch_one(identity, place).is_ok();
+            if let Some(watched) = self.watched.get_mut(place) {
+                *watched = if is_watched { identity } else { 0 };
+            }
+            if !is_watched && identity != 0 {
+                side.leave(identity);
             }
         }
     }
@@ -125,11 +125,15 @@ impl Attendance {
         }
         if number == Self::GATE {
             self.serve(side);
-        } else if let Some(place) = u64::from(number as u32).checked_sub(Self::FIRST)
-            && let Some(sharer) = usize::try_from(place).ok().and_then(|place| side.sharers.get(place))
+        } else if let Some(place) = u64::from(number as u32).checked_sub(Self::FIRST).map(|place| place as usize)
+            && let (Some(sharer), Some(watched)) = (side.sharers.get(place), self.watched.get_mut(place))
         {
-            // The process is dead. What it has not closed the kernel has.
-            let _ = sharer.compare_exchange((number >> u32::BITS) as u32, 0, Relaxed, Relaxed);
+            // The process is dead. What it has not closed the kernel has. Another one may get its id.
+            let dead = (number >> u32::BITS) as u32;
+            let _ = sharer.compare_exchange(dead, 0, Relaxed, Relaxed);
+            if *watched == dead {
+                *watched = 0;
+            }
         }
         self.end_if_alone(side);
     }
@@ -188,5 +192,56 @@ impl Attendance {
             // The bell that was left for the others is to be taken out now.
             side.rx.note_bell();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{follow, process};
+    use beeline_shm::SideMemory;
+    use std::process::{Child, Command};
+
+    const PATIENCE_MS: i32 = 20_000;
+
+    fn sharer() -> (Child, u32) {
+        let child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+        let identity = process::identity() & !0x3f_ffff | child.id();
+        (child, identity)
+    }
+
+    #[test]
+    fn who_comes_in_the_place_of_another_is_watched() {
+        process::become_owner();
+        let (memory, _) = SideMemory::create().unwrap();
+        // SAFETY: a side consists of atomics only and is valid when zeroed; it stays mapped.
+        let side: &'static SideState = unsafe { memory.as_ref() };
+        let gate = make_gate(side).ok().unwrap();
+        let app = kernel::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).unwrap() as i32;
+        let app = Fd::own(app);
+        let set = Fd::own(kernel::epoll_create().unwrap());
+        let ((mut first, first_one), (mut second, second_one)) = (sharer(), sharer());
+        let mut attendance = Attendance::at(Some(&gate), &app);
+        side.join(first_one);
+        attendance.begin(set.get(), side);
+        // The relay hears of the first one only when the second one has its place.
+        let place = side.sharers.iter().position(|sharer| sharer.load(Relaxed) == first_one);
+        side.leave(first_one);
+        side.join(second_one);
+        assert_eq!(side.sharers.iter().position(|sharer| sharer.load(Relaxed) == second_one), place);
+        follow::left(side);
+        attendance.serve(side);
+        assert!(attendance.is_open());
+        first.kill().and_then(|()| first.wait()).unwrap();
+        second.kill().and_then(|()| second.wait()).unwrap();
+        while attendance.is_open() {
+            let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+            // SAFETY: room for as many events.
+            let count = unsafe { libc::epoll_wait(set.get(), events.as_mut_ptr(), 4, PATIENCE_MS) };
+            assert!(count > 0, "the second one has ended, and nobody has seen it");
+            events.iter().take(count as usize).for_each(|event| attendance.heard(event.u64, side));
+        }
+        // The attendance has closed them.
+        let _ = (gate.give_away(), app.give_away());
     }
 }
