@@ -191,6 +191,7 @@ cases! { relays:
     a_spawned_program_gets_few_numbers
     who_closes_all_for_a_spawned_program_keeps_lanes
     relays_that_have_ended_are_reaped
+    who_waits_for_a_relay_that_dies_goes_on
     who_stops_a_service_stops_its_relays
     a_relay_lasts_as_long_as_the_kernels_end;
 }

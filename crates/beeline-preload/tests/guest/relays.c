@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
 
 static struct sockaddr_in named(int fd, int (*which)(int, struct sockaddr *, socklen_t *)) {
     struct sockaddr_in address;
@@ -332,6 +333,36 @@ static void relays_that_have_ended_are_reaped(void) {
     CHECK(relays(1, NULL) == 0);
 }
 
+/* From now on whoever makes this call in this process, or in one that it makes, is killed. */
+static void kill_at(int number) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    struct rlimit none = {0, 0};
+    CHECK(setrlimit(RLIMIT_CORE, &none) == 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    /* Past the library, which would leave lanes before. */
+    CHECK(raw(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, (long)&program, 0, 0) == 0);
+}
+
+/* A relay is killed as soon as it is there (it begins a session), and so nobody's, or a child of this process. */
+static void who_waits_for_a_relay_that_dies_goes_on(void) {
+    int ends[2], output = dup(1);
+    char byte;
+    pair(ends);
+    kill_at(SYS_setsid);
+    for (int way = 0; way < 2; way++) {
+        CHECK(prctl(PR_SET_CHILD_SUBREAPER, way, 0, 0, 0) == 0);
+        CHECK(dup2(ends[1], 1) == 1 && (is_lane(1) || getenv("GUEST_EXPECTS_LANES") == NULL));
+        CHECK(write(1, "x", 1) == 1 && read(ends[0], &byte, 1) == 1 && byte == 'x');
+    }
+    CHECK(dup2(output, 1) == 1 && close(ends[1]) == 0 && read(ends[0], &byte, 1) == 0);
+    CHECK(wait(NULL) == -1 && errno == ECHILD);
+}
+
 /* A connection whose program has it as a stream and says a word. The relay is 0 over TCP. */
 static pid_t says_bye(int ends[2], int linger_s) {
     pid_t relay = 0;
@@ -388,6 +419,7 @@ static const struct guest_case CASES[] = {
     CASE(a_spawned_program_gets_few_numbers),
     CASE(who_closes_all_for_a_spawned_program_keeps_lanes),
     CASE(relays_that_have_ended_are_reaped),
+    CASE(who_waits_for_a_relay_that_dies_goes_on),
     CASE(who_stops_a_service_stops_its_relays),
     CASE(a_relay_lasts_as_long_as_the_kernels_end),
 };

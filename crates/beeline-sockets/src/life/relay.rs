@@ -19,6 +19,7 @@
 //!    ([`crate::follow`]). So does the parent of a `vfork` whose child has demoted it ([`guest`]).
 //! 6. If a relay cannot be made, nothing has changed.
 
+mod aside;
 mod gate;
 pub(super) mod guest;
 mod pair;

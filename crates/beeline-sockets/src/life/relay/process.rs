@@ -13,10 +13,16 @@
 //!    connection any more ([`super::pump`]).
 //! 4. The relay closes all descriptors but its own before the app goes on, so that no end of anything stays open
 //!    longer for its sake, and unmaps all memory that it does not need, so that none of the app's is kept alive.
+//! 5. The app waits until the relay says that it is [ready](READY), for as long as it lives, and for
+//!    [`PATIENCE_NS`] at most: whoever closes a file may have to wait for its file system (FUSE). Then it
+//!    [gives up](GIVEN_UP), and the relay finds that it is not wanted: one of the two is first, and the other one sees
+//!    it. The midwife shares the app's descriptors, so its end closes none.
+//! 6. A file that was put aside the relay keeps ([`super::aside`]). Its end closes that, after all that is the
+//!    connection's.
 
 use core::arch::asm;
 use core::sync::atomic::{
-    AtomicI32, AtomicPtr,
+    AtomicI32, AtomicPtr, AtomicU32,
     Ordering::{AcqRel, Acquire, Relaxed},
 };
 
@@ -24,17 +30,30 @@ use beeline_shm::Fd;
 use beeline_shm::sys::{self, call};
 use beeline_stats::Reason;
 
+use super::aside::{OWN, with_put_aside};
 use super::pump::Relay;
 use crate::birth::{adopts_orphans, with_signals_blocked};
-use crate::{kernel, shed};
+use crate::{Errno, kernel, shed};
 
 /// Bytes of the stack on which midwife and relay run.
 const STACK_BYTES: usize = 64 * 1024;
+/// Bytes of the memory that app and relay share, of which they use one word.
+const WORD_BYTES: usize = 4096;
+
+/// What the word says: nothing yet, that the relay is on its own, or that it is not wanted any more.
+const NOTHING: u32 = 0;
+const READY: u32 = 1;
+const GIVEN_UP: u32 = 2;
+
+/// How long a relay may take to be ready: more than any does that is not held up.
+const PATIENCE_NS: u64 = 10_000_000_000;
+/// How often it is looked whether it lives.
+const LOOK_NS: i64 = 20_000_000;
 
 /// What a relay is to do.
 pub(super) struct Task {
     /// The descriptors it keeps.
-    pub fds: [i32; 5],
+    pub fds: [i32; OWN],
     /// Memory it keeps: address and length.
     pub memory: [(usize, usize); 2],
     /// What it does with them.
@@ -45,8 +64,8 @@ pub(super) struct Task {
 struct Birth {
     task: Task,
     stack: usize,
-    /// Reading and writing end of the pipe that tells that the relay is on its own.
-    pipe: [i32; 2],
+    /// The word that app and relay share.
+    word: *const AtomicU32,
     /// Whether the relay is to be the app's child.
     kept: bool,
     /// The relay, as its midwife tells.
@@ -108,37 +127,43 @@ impl Children {
     }
 }
 
+impl Birth {
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: zeroed memory, which makes a valid atomic. The app unmaps it after the birth, and the relay when it
+        // has said its word.
+        unsafe { &*self.word }
+    }
+
+    /// The first one to say what becomes of the relay says it. Whether that was the caller.
+    fn say(&self, what: u32) -> bool {
+        self.word().compare_exchange(NOTHING, what, AcqRel, Acquire).is_ok()
+    }
+}
+
 /// Starts a relay.
 pub(super) fn start(task: Task) -> Result<(), Reason> {
-    let mut pipe = [-1i32; 2];
-    let args = [(&raw mut pipe) as usize, libc::O_CLOEXEC as usize, 0, 0, 0, 0];
-    // SAFETY: room for two descriptors.
-    unsafe { call(libc::SYS_pipe2, args) }.map_err(|_| Reason::DescriptorsShort)?;
-    let [reading, writing] = pipe.map(Fd::own);
-    let started = match sys::map_private(STACK_BYTES) {
-        Ok(stack) => {
-            let place = stack.cast::<Birth>();
-            // SAFETY: a fresh mapping of whole pages, larger than a `Birth`.
-            let birth = unsafe {
-                place.write(Birth {
-                    task,
-                    stack: stack as usize,
-                    pipe,
-                    kept: adopts_orphans(),
-                    relay: AtomicI32::new(0),
-                });
-                &*place
-            };
-            let made = with_signals_blocked(|| make_midwife(birth));
-            // SAFETY: the midwife has ended, and the relay has a copy.
-            unsafe { sys::unmap(stack, STACK_BYTES) };
-            made
-        }
-        Err(_) => Err(Reason::MemoryShort),
+    let word = sys::map_shared_anonymous(WORD_BYTES).map_err(|_| Reason::MemoryShort)?;
+    let started = start_with(task, word.cast());
+    // SAFETY: the relay has a mapping of its own, and nobody here uses it any more.
+    unsafe { sys::unmap(word, WORD_BYTES) };
+    started
+}
+
+fn start_with(task: Task, word: *const AtomicU32) -> Result<(), Reason> {
+    let stack = sys::map_private(STACK_BYTES).map_err(|_| Reason::MemoryShort)?;
+    let place = stack.cast::<Birth>();
+    // SAFETY: a fresh mapping of whole pages, larger than a `Birth`.
+    let birth = unsafe {
+        place.write(Birth { task, stack: stack as usize, word, kept: adopts_orphans(), relay: AtomicI32::new(0) });
+        &*place
     };
-    drop(writing);
-    let alive = started.is_ok() && says_ready(reading.get());
-    started.and(if alive { Ok(()) } else { Err(Reason::RelayFailed) })
+    let started = with_signals_blocked(|| {
+        make_midwife(birth)?;
+        if comes(birth) { Ok(()) } else { Err(Reason::RelayFailed) }
+    });
+    // SAFETY: the midwife has ended, and the relay has a copy.
+    unsafe { sys::unmap(stack, STACK_BYTES) };
+    started
 }
 
 /// Reaps the relays among this process's children that have ended, and remembers one more.
@@ -156,17 +181,38 @@ fn remember(relay: i32) {
     }
 }
 
-/// Whether the relay has written its byte. It has, or never will.
-fn says_ready(pipe: i32) -> bool {
-    let mut byte = 0u8;
-    // SAFETY: one byte of room.
-    let read = unsafe { call(libc::SYS_read, [pipe as usize, (&raw mut byte) as usize, 1, 0, 0, 0]) };
-    read == Ok(1)
+/// Waits until the relay is ready. False if it never will be.
+fn comes(birth: &Birth) -> bool {
+    let until_ns = kernel::now_ns().saturating_add(PATIENCE_NS);
+    let look = libc::timespec { tv_sec: 0, tv_nsec: LOOK_NS };
+    loop {
+        // Without a relay nobody would say anything.
+        let relay = birth.relay.load(Relaxed);
+        if relay > 0 {
+            sys::futex(birth.word(), libc::FUTEX_WAIT, NOTHING, Some(&look));
+        }
+        match birth.word().load(Acquire) {
+            NOTHING if relay > 0 && !has_ended(relay) && kernel::now_ns() < until_ns => {}
+            NOTHING => return !birth.say(GIVEN_UP),
+            _ => return true,
+        }
+    }
+}
+
+fn has_ended(process: i32) -> bool {
+    // SAFETY: plain numbers.
+    match unsafe { call(libc::SYS_pidfd_open, [process as usize, 0, 0, 0, 0, 0]) } {
+        Ok(fd) => {
+            let fd = Fd::own(fd as i32);
+            kernel::poll_now(fd.get(), libc::POLLIN) & libc::POLLIN != 0
+        }
+        Err(errno) => errno == Errno(libc::ESRCH),
+    }
 }
 
 fn make_midwife(birth: &Birth) -> Result<(), Reason> {
     // CLONE_VFORK: this thread sleeps until the midwife has ended.
-    let flags = (libc::CLONE_VM | libc::CLONE_VFORK) as usize;
+    let flags = (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES) as usize;
     // SAFETY: a stack of its own, used by nobody else; `midwife` never returns, and `birth` outlives it.
     let pid = unsafe { clone_onto(flags, birth.stack.wrapping_add(STACK_BYTES), midwife, birth) };
     if pid <= 0 {
@@ -174,8 +220,9 @@ fn make_midwife(birth: &Birth) -> Result<(), Reason> {
     }
     // SAFETY: no status is asked for. Another thread may have reaped it, if it asked for all kinds of children.
     let _ = unsafe { call(libc::SYS_wait4, [pid as usize, 0, libc::__WCLONE as usize, 0, 0, 0]) };
-    if birth.kept {
-        remember(birth.relay.load(Relaxed));
+    let relay = birth.relay.load(Relaxed);
+    if birth.kept && relay > 0 {
+        remember(relay);
     }
     Ok(())
 }
@@ -226,7 +273,7 @@ unsafe fn clone_onto(flags: usize, top: usize, entry: extern "C" fn(&Birth) -> !
     result
 }
 
-/// Makes the relay, waits until it is on its own, and ends.
+/// Makes the relay, and ends.
 extern "C" fn midwife(birth: &Birth) -> ! {
     let flags = if birth.kept { libc::CLONE_PARENT as usize } else { 0 };
     // SAFETY: a copy of the memory, with this very stack; the child goes on here as from fork(2).
@@ -235,14 +282,6 @@ extern "C" fn midwife(birth: &Birth) -> ! {
         relay(birth);
     }
     birth.relay.store(child.map_or(0, |pid| pid as i32), Relaxed);
-    let [read, write] = birth.pipe;
-    let _ = sys::close(write);
-    if child.is_ok() {
-        // The byte is the app's to read.
-        let mut fds = [libc::pollfd { fd: read, events: libc::POLLIN, revents: 0 }];
-        // SAFETY: no timeout, no mask. All signals are blocked, so it ends when there is something.
-        let _ = unsafe { kernel::ppoll(&mut fds, core::ptr::null_mut(), core::ptr::null()) };
-    }
     end()
 }
 
@@ -255,14 +294,16 @@ fn relay(birth: &Birth) -> ! {
     let _ = unsafe { call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name, 0, 0, 0, 0]) };
     // SAFETY: a NUL-terminated literal. No file system of the app's stays busy.
     let _ = unsafe { call(libc::SYS_chdir, [c"/".as_ptr() as usize, 0, 0, 0, 0, 0]) };
-    let [a, b, c, d, e] = task.fds;
-    shed::descriptors(&mut [a, b, c, d, e, birth.pipe[1]]);
-    // SAFETY: one byte to read.
-    let _ = unsafe { call(libc::SYS_write, [birth.pipe[1] as usize, name, 1, 0, 0, 0]) };
-    let _ = sys::close(birth.pipe[1]);
-    let [lane, side] = task.memory;
-    shed::memory(&[lane, side, (birth.stack, STACK_BYTES)]);
-    task.relay.pump();
+    shed::descriptors(&mut with_put_aside(task.fds));
+    if birth.say(READY) {
+        sys::futex(birth.word(), libc::FUTEX_WAKE, 1, None);
+        let [lane, side] = task.memory;
+        shed::memory(&[lane, side, (birth.stack, STACK_BYTES)]);
+        task.relay.pump();
+    }
+    for fd in task.fds {
+        let _ = sys::close(fd);
+    }
     end()
 }
 
