@@ -122,9 +122,13 @@ fn who_sends_sockets_again_and_again_has_the_door_shut() {
         assert_eq!(target.server.line(), "connection reset");
         Target::is_sent_away(&client);
     }
+    let served = target.server.carried().accelerated;
     let (_, carried) = visit(&target.address, 2, "well", true);
-    assert_eq!(carried.accelerated, 0, "{carried}");
+    // The first finds the door open yet. If it says hello before the server looks, it counts a lane, too, before it
+    // begins again.
+    assert_eq!(carried.fallen_back.values().sum::<u64>(), 2, "{carried}");
     let carried = target.server.carried();
+    assert_eq!(carried.accelerated, served, "{carried}");
     assert_eq!(carried.poisoned.get("hello_seals"), Some(&9), "{carried}");
     assert!(carried.fallen_back.contains_key("hostile_clients"), "{carried}");
     target.server.end();
