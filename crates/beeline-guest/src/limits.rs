@@ -23,6 +23,7 @@
 //! hangs on them. A child of `fork` goes on with its parent's, as it has its mappings.
 
 mod cgroup;
+mod hostile;
 mod lockall;
 mod mappings;
 
@@ -56,8 +57,8 @@ static RING_BYTES_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
 static LOOK_AT: AtomicU32 = AtomicU32::new(0);
 /// When they were looked at last.
 static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
-/// Whether clients have been hostile.
-static HOSTILE: AtomicBool = AtomicBool::new(false);
+/// While this lasts nobody is let in at doors, as clients have been hostile.
+static HOSTILE: hostile::Pause = hostile::Pause::new();
 /// Whether mappings have ever been counted.
 static COUNTED: AtomicBool = AtomicBool::new(false);
 /// Whether fresh memory was found locked.
@@ -101,15 +102,15 @@ pub fn ring_bytes(wanted: u32) -> Result<u32, Reason> {
     Ok(1 << share.ilog2())
 }
 
-/// Clients have sent what would hold up whoever closes it: this process lets nobody in at its doors any more.
+/// Clients have sent what would hold up whoever closes it: this process lets nobody in at its doors for a while.
 pub fn note_hostile_client() {
-    HOSTILE.store(true, Relaxed);
+    HOSTILE.begin(kernel::now_ns());
 }
 
-/// Whether that has happened.
+/// Whether that has happened lately.
 #[must_use]
 pub fn had_hostile_clients() -> bool {
-    HOSTILE.load(Relaxed)
+    HOSTILE.lasts(kernel::now_ns)
 }
 
 /// Whether clients may go on coming to the doors of this process; if so, how many may wait there unseen.
@@ -147,7 +148,14 @@ pub fn may_serve() -> Result<u32, Reason> {
 
 /// Whether `reason` is a limit of this module, which may not hold for ever.
 pub fn may_pass(reason: Reason) -> bool {
-    matches!(reason, Reason::AddressSpaceLimited | Reason::MemoryLocked | Reason::MappingsShort | Reason::MemoryLimited)
+    matches!(
+        reason,
+        Reason::AddressSpaceLimited
+            | Reason::MemoryLocked
+            | Reason::MappingsShort
+            | Reason::MemoryLimited
+            | Reason::HostileClients
+    )
 }
 
 /// The most memory that rings should keep.
@@ -246,6 +254,11 @@ mod tests {
         assert_eq!(lanes_for(65_530, 50_000), (65_530 - 8_191 - 50_000) / 2);
         assert_eq!(lanes_for(65_530, 60_000), 0);
         assert_eq!(lanes_for(0, 1), 0);
+    }
+
+    #[test]
+    fn what_hostile_clients_cost_passes() {
+        assert!(may_pass(Reason::HostileClients) && !may_pass(Reason::ForeignUser));
     }
 
     #[test]

@@ -198,7 +198,10 @@ fn make_again(desc: &'static Desc, listener: &'static Listener, accepts: bool) {
     let is_wanted = reason == Reason::DoorNameTaken
         || accepts && reason == Reason::ListenerOnlyWatched
         || reason == Reason::Disabled && !is_switched_off(listener);
-    if !(is_wanted || limits::may_pass(reason) || had_no_number && is_alone) {
+    // While others serve the door it is theirs, for good: this one would ask them for clients' sake, and find it taken.
+    let is_others = reason == Reason::HostileClients
+        && listener.shared_state().is_some_and(|share| share.servers.load(Relaxed) != 0);
+    if !(is_wanted || limits::may_pass(reason) && !is_others || had_no_number && is_alone) {
         return;
     }
     let pause_ns = listener.retry_ns.load(Relaxed).clamp(RETRY_NS_MIN, RETRY_NS_MAX);
