@@ -20,6 +20,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
 
 pub mod app_memory;
+pub mod aside;
 pub mod birth;
 pub mod cancel;
 pub mod changing;

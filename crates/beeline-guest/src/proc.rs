@@ -92,6 +92,12 @@ pub(crate) fn pid_namespace() -> u32 {
     inode_of(c"/proc/self/ns/pid")
 }
 
+/// Whether what this thread forks is in the process's own pid namespace (unshare(2), setns(2)), as far as /proc tells.
+pub fn forks_into_own_pid_namespace() -> bool {
+    let own = pid_namespace();
+    own == 0 || inode_of(c"/proc/thread-self/ns/pid_for_children") == own
+}
+
 /// The inode of the process's user namespace, 0 if unknown.
 pub fn user_namespace() -> u32 {
     inode_of(c"/proc/self/ns/user")

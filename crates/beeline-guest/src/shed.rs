@@ -4,18 +4,20 @@
 
 use beeline_shm::sys::{self, call};
 
-use crate::Errno;
+use crate::{Errno, aside};
 
-/// Closes all descriptors but `kept`; negative numbers in it stand for none.
+/// Closes all descriptors but `kept`, where negative numbers stand for none, and but those that are put aside: whoever
+/// waits for this process would wait for their close.
 pub fn descriptors(kept: &mut [i32]) {
     kept.sort_unstable();
     let mut from = 0u32;
-    for &fd in kept.iter().filter(|fd| **fd >= 0) {
-        let fd = fd as u32;
-        if let Some(last) = fd.checked_sub(1).filter(|last| from <= *last) {
+    loop {
+        let ours = kept.iter().filter_map(|fd| u32::try_from(*fd).ok()).find(|fd| *fd >= from);
+        let Some(next) = [ours, aside::next(from)].into_iter().flatten().min() else { break };
+        if let Some(last) = next.checked_sub(1).filter(|last| from <= *last) {
             close_range(from, last);
         }
-        from = fd.saturating_add(1);
+        from = next.saturating_add(1);
     }
     close_range(from, u32::MAX);
 }

@@ -15,11 +15,12 @@
 //!    root gets so far.
 //! 4. Of other files than sockets, pipes and those in memory each close may block (FUSE). They keep the number that
 //!    they got here, hidden.
-//! 5. With more than [`BURIALS_MAX`] undertakers, or [`PUT_ASIDE_MAX`] such files, a process shuts its doors for good
-//!    ([`limits::note_hostile_client`]), so that no client can have as many as he likes.
+//! 5. With each undertaker beyond [`BURIALS_MAX`], and each such file beyond [`PUT_ASIDE_MAX`], a process shuts its doors
+//!    for longer ([`limits::note_hostile_client`]), so that no client can have as many as he likes.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use beeline_guest::aside;
 use beeline_shm::sys;
 
 use crate::control::{self, Control, ONE, RIGHTS_MAX, control_bytes};
@@ -29,6 +30,8 @@ use crate::{Errno, hidden, kernel, limits, trust};
 
 /// So often a process has a stranger's anchor closed elsewhere before it shuts its doors.
 const BURIALS_MAX: u32 = 8;
+/// The same where it had no number to look at what came, which clients that mean well cannot help.
+const UNSEEN_MAX: u32 = 64;
 /// What a client that means well may leave in its anchor is less: a hello, and bells.
 const LEFT_MAX: usize = 512;
 /// Messages with a memory file that are taken out of an anchor to close it.
@@ -38,6 +41,7 @@ const MESSAGES_MAX: usize = 4;
 const PUT_ASIDE_MAX: u32 = 16;
 
 static BURIALS: AtomicU32 = AtomicU32::new(0);
+static UNSEEN: AtomicU32 = AtomicU32::new(0);
 static PUT_ASIDE: AtomicU32 = AtomicU32::new(0);
 
 /// What was found in the first bytes of an anchor.
@@ -53,6 +57,7 @@ pub(crate) struct Seen {
 /// Looks at the first bytes in an anchor, which stay there, and at one descriptor, which comes as another one: to be
 /// closed by [`release`].
 pub(crate) fn peek(anchor: i32, bytes: &mut [u8]) -> Result<Seen, Errno> {
+    see_urgent(anchor);
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut control = Control::<ONE>::empty();
     let mut message = control::message(&mut part, &mut control);
@@ -93,7 +98,7 @@ pub(crate) fn dispose(fd: i32) {
     if kernel::is_memory_file(fd) || kernel::is_pipe(fd) {
         let _ = sys::close(fd);
     } else {
-        Closing::new().put(fd);
+        Closing::new().put(fd, true);
     }
 }
 
@@ -112,6 +117,7 @@ pub(crate) fn release(fd: i32) -> bool {
     } else {
         // Where it is: another number for it would mean to close this one.
         hidden::hidden_add(fd);
+        aside::put(fd);
         if PUT_ASIDE.fetch_add(1, Relaxed) >= PUT_ASIDE_MAX {
             limits::note_hostile_client();
         }
@@ -131,8 +137,7 @@ pub fn hides_rights(anchor: i32) -> bool {
     if queued == 0 {
         return false;
     }
-    // An urgent byte can have descriptors, too, and no look finds it unless it lies among the others.
-    let _ = kernel::setsockopt(anchor, libc::SOL_SOCKET, libc::SO_OOBINLINE, &1i32);
+    see_urgent(anchor);
     let mut bytes = [0; LEFT_MAX];
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut message = control::message(&mut part, &mut Control::<0>::empty());
@@ -140,6 +145,12 @@ pub fn hides_rights(anchor: i32) -> bool {
     // SAFETY: iovec and buffer are live and of the lengths given. Without room for control data no descriptor comes.
     let seen = unsafe { kernel::recvmsg(anchor, &mut message, libc::MSG_PEEK | libc::MSG_DONTWAIT) }.unwrap_or(0);
     seen < queued || message.msg_flags & libc::MSG_CTRUNC != 0
+}
+
+/// Has an urgent byte lie among the others. It can have descriptors, too; a look passes over it otherwise, and whoever
+/// takes what lies behind it drops it with them.
+fn see_urgent(anchor: i32) {
+    let _ = kernel::setsockopt(anchor, libc::SOL_SOCKET, libc::SO_OOBINLINE, &1i32);
 }
 
 /// Bytes that lie in an anchor, urgent ones among them.
@@ -151,26 +162,43 @@ fn count(anchor: i32) -> usize {
     }
 }
 
-/// Whether nothing lies in an anchor that could hold up whoever closes it. Memory files are taken out.
-fn is_clean(anchor: i32) -> bool {
-    trust::refuse_rights(anchor);
+/// What lies in an anchor that is to be closed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Rest {
+    /// Nothing that could hold up whoever closes it.
+    Clean,
+    /// Something that could.
+    Strange,
+    /// A descriptor that nobody has seen, as no number is left to look at it: most likely a hello's.
+    Unseen,
+}
+
+/// What lies in an anchor that accepts none any more. Memory files are taken out.
+fn rest(anchor: i32) -> Rest {
     for _ in 0..MESSAGES_MAX {
         if !hides_rights(anchor) {
-            return true;
+            return Rest::Clean;
         }
         let mut bytes = [0; LEFT_MAX];
-        let Ok(Seen { length, fd, more }) = peek(anchor, &mut bytes) else { return false };
-        if more && fd.is_none() && is_of_ours(anchor) {
-            // No number is left to look at what came.
-            return true;
+        let Ok(Seen { length, fd, more }) = peek(anchor, &mut bytes) else { return Rest::Strange };
+        if more && fd.is_none() {
+            return if is_of_ours(anchor) { Rest::Clean } else { Rest::Unseen };
         }
         let is_memory = fd.is_some_and(release);
-        let Some(seen) = bytes.get_mut(..length).filter(|_| is_memory && !more) else { return false };
+        let Some(seen) = bytes.get_mut(..length).filter(|_| is_memory && !more) else { return Rest::Strange };
         if !take_seen(anchor, seen) {
-            return false;
+            return Rest::Strange;
         }
     }
-    false
+    Rest::Strange
+}
+
+/// Keeps more from coming into an anchor that is to be closed. Where the kernel does not refuse descriptors alone, it
+/// refuses everything. Nobody reads from an anchor of which no connection was made.
+fn seal(anchor: i32, refuses: impl FnOnce(i32) -> bool) {
+    if !refuses(anchor) {
+        let _ = kernel::shutdown(anchor, libc::SHUT_RDWR);
+    }
 }
 
 /// Whether a client is of our own user, or root.
@@ -194,29 +222,34 @@ pub fn close_hidden(anchor: i32) {
 pub struct Closing {
     fds: [i32; FDS_MAX],
     count: usize,
+    /// Whether any of them is an offence.
+    offends: bool,
 }
 
 impl Closing {
     /// None yet.
     #[must_use]
     pub const fn new() -> Self {
-        Self { fds: [-1; FDS_MAX], count: 0 }
+        Self { fds: [-1; FDS_MAX], count: 0, offends: false }
     }
 
     /// Closes one, or has it closed when this is dropped.
     pub fn add(&mut self, anchor: i32) {
-        if is_clean(anchor) {
-            let _ = sys::close(anchor);
-        } else {
-            self.put(anchor);
+        seal(anchor, trust::refuse_rights);
+        match rest(anchor) {
+            Rest::Clean => {
+                let _ = sys::close(anchor);
+            }
+            found => self.put(anchor, found == Rest::Strange),
         }
     }
 
     /// Has it closed when this is dropped.
-    fn put(&mut self, fd: i32) {
+    fn put(&mut self, fd: i32, offends: bool) {
         if self.count == FDS_MAX {
             self.bury();
         }
+        self.offends |= offends;
         if let Some(place) = self.fds.get_mut(self.count) {
             *place = fd;
             self.count += 1;
@@ -226,7 +259,8 @@ impl Closing {
     #[cold]
     fn bury(&mut self) {
         let fds = self.fds.get(..self.count).unwrap_or_default();
-        if BURIALS.fetch_add(1, Relaxed) >= BURIALS_MAX {
+        let (burials, most) = if self.offends { (&BURIALS, BURIALS_MAX) } else { (&UNSEEN, UNSEEN_MAX) };
+        if burials.fetch_add(1, Relaxed) >= most {
             limits::note_hostile_client();
         }
         if !undertaker::bury(fds) {
@@ -234,7 +268,7 @@ impl Closing {
             // They stay until the process ends.
             fds.iter().for_each(|fd| hidden::hidden_add(*fd));
         }
-        self.count = 0;
+        (self.count, self.offends) = (0, false);
     }
 }
 
@@ -255,7 +289,7 @@ impl Drop for Closing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use beeline_testkit::hostile::{Client, Lingering};
+    use beeline_testkit::hostile::{Client, Fuse, Lingering};
     use std::io::Write;
     use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
     use std::os::unix::net::UnixStream;
@@ -309,12 +343,41 @@ mod tests {
     }
 
     #[test]
+    fn an_anchor_with_a_file_whose_every_close_takes_long_holds_up_nobody() {
+        let Some(mut fuse) = Fuse::new(Duration::from_secs(5)) else { return };
+        let (client, server) = pair();
+        client.send(&[0xbe], &[fuse.file().unwrap().as_raw_fd()]).unwrap();
+        fuse.is_slow_from_now_on();
+        let began = Instant::now();
+        close(server.into_raw_fd());
+        assert!(client.is_sent_away());
+        // So is what else comes: the file is still here, under a number that nobody closes.
+        let (client, server) = pair();
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        client.send(&[0xbe], &[socket.as_raw_fd()]).unwrap();
+        close(server.into_raw_fd());
+        assert!(client.is_sent_away());
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn where_descriptors_cannot_be_refused_nothing_comes_into_an_anchor_that_is_closed() {
+        let (client, server) = pair();
+        client.send(&[0xbe], &[0]).unwrap();
+        seal(server.as_raw_fd(), |_| true);
+        assert!(client.send(&[0xbe], &[0]).is_ok());
+        seal(server.as_raw_fd(), |_| false);
+        assert!(client.send(&[0xbe], &[0]).is_err());
+        assert!(hides_rights(server.as_raw_fd()), "what lies there is seen as ever");
+    }
+
+    #[test]
     fn a_hello_that_is_not_taken_is_no_offence() {
         let (mut client, server) = UnixStream::pair().unwrap();
         let memory = beeline_shm::memfd::create(c"test", 4096).unwrap();
         client.write_all(&[0xbe]).unwrap();
         Client::of(client.try_clone().unwrap().into()).send(&[7; 64], &[memory.get()]).unwrap();
-        assert!(is_clean(server.as_raw_fd()));
+        assert_eq!(rest(server.as_raw_fd()), Rest::Clean);
         assert_eq!(count(server.as_raw_fd()), 0);
     }
 }

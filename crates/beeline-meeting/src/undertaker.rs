@@ -1,13 +1,17 @@
 //! Closing what may take as long as a stranger likes, in a process that nobody waits for.
 //!
-//! 1. The app makes a *midwife*, a copy of itself, and sleeps until that has ended (`CLONE_VFORK`). The midwife gives
-//!    back all descriptors but those that are to be closed, and all memory but what it stands on, so that nothing of
-//!    the app's lives on; then it makes the *undertaker*, and ends. Neither reports its end by a signal, and wait(2)
+//! 1. The app makes a *midwife*, a copy of itself that has the very same descriptors, makes the *undertaker*, and ends,
+//!    which closes nothing. The app sleeps until then (`CLONE_VFORK`). Neither reports its end by a signal, and wait(2)
 //!    finds them only if asked for such children (`__WCLONE`). An app that orphans come to gets the undertaker for such
 //!    a child.
-//! 2. The undertaker waits until the app has closed its own numbers. So it is the last one that has these files, and
+//! 2. The undertaker gives back copies of all descriptors but those that are to be closed, and all memory but what it
+//!    stands on, so that nothing of the app's lives on. The midwife waits for that, but not for long: a file of the
+//!    app's may be one whose close takes its time. What is put aside for that reason ([`beeline_guest::aside`]) the
+//!    undertaker keeps until it ends.
+//! 3. The undertaker waits until the app has closed its own numbers. So it is the last one that has these files, and
 //!    the kernel lets nobody but it wait. It may do so for ever, and not even SIGKILL ends it then.
-//! 3. As with relays libc learns nothing, and all signals are blocked.
+//! 4. As with relays libc learns nothing, and all signals are blocked.
+//! 5. Whose children are in another pid namespace has none: the first process there is one that may not end.
 
 use core::sync::atomic::{
     AtomicI32, AtomicU32,
@@ -15,7 +19,7 @@ use core::sync::atomic::{
 };
 
 use beeline_guest::birth::{adopts_orphans, with_signals_blocked};
-use beeline_guest::{kernel, shed};
+use beeline_guest::{Errno, kernel, proc, shed};
 use beeline_shm::sys::{self, call};
 
 /// Descriptors that one of them closes.
@@ -26,11 +30,17 @@ const PAGE_BYTES: usize = 4096;
 const STACK_BYTES: usize = 64 * 1024;
 /// How long an undertaker waits for the app: it may have been killed, or stopped by whoever may do that.
 const PATIENCE_MS: u32 = 60_000;
+/// How often the midwife looks whether the undertaker has given back what is the app's, after so long each time. Mostly
+/// that takes a millisecond.
+const SHED_LOOKS: u32 = 20_000;
+const SHED_PAUSE_NS: i64 = 100_000;
 
 /// What app, midwife and undertaker share, at the beginning of a page.
 struct Shared {
     /// The undertaker, as its midwife tells.
     made: AtomicI32,
+    /// Whether it has given back what is the app's.
+    shed: AtomicU32,
     /// Whether the app has closed its numbers.
     closed: AtomicU32,
 }
@@ -39,28 +49,33 @@ struct Shared {
 static CHILDREN: [AtomicI32; 16] = [const { AtomicI32::new(0) }; 16];
 
 /// Closes descriptors elsewhere; here they are closed when this returns. They must be of files whose close does nothing
-/// unless it is the last one: sockets. False if no undertaker could be made: then they are as they were.
+/// unless it is the last one: sockets. False if there is no undertaker that has them: then they are as they were.
 #[cold]
 pub(crate) fn bury(fds: &[i32]) -> bool {
     let Some(fds) = fds.get(..fds.len().min(FDS_MAX)).filter(|fds| !fds.is_empty()) else { return true };
+    if !proc::forks_into_own_pid_namespace() {
+        return false;
+    }
     let Some(page) = shared_page() else { return false };
     // SAFETY: a fresh page of zeroes, which makes valid atomics; it stays mapped as long as this is used.
     let shared = unsafe { &*page.cast::<Shared>() };
     let adopts = adopts_orphans();
     with_signals_blocked(|| make_midwife(fds, shared, adopts));
     let made = shared.made.load(Acquire);
-    if made > 0 {
+    // One that has not come so far may have been killed: its copies would be no more.
+    let has_them = made > 0 && shared.shed.load(Acquire) != 0;
+    if has_them {
         for fd in fds {
             let _ = sys::close(*fd);
         }
         shared.closed.store(1, Release);
-        if adopts {
-            remember(made);
-        }
+    }
+    if made > 0 && adopts {
+        remember(made);
     }
     // SAFETY: nobody here uses it any more.
     unsafe { sys::unmap(page, PAGE_BYTES) };
-    made > 0
+    has_them
 }
 
 fn shared_page() -> Option<*mut u8> {
@@ -95,9 +110,8 @@ fn copy(flags: i32) -> Option<i32> {
 
 fn make_midwife(fds: &[i32], shared: &Shared, adopts: bool) {
     let app = sys::getpid();
-    match copy(libc::CLONE_VFORK) {
+    match copy(libc::CLONE_VFORK | libc::CLONE_FILES) {
         Some(0) => midwife(fds, shared, adopts, app),
-        // Its copies of the descriptors are gone then, and the undertaker's are left.
         Some(midwife) => {
             reap(midwife, 0);
         }
@@ -106,21 +120,26 @@ fn make_midwife(fds: &[i32], shared: &Shared, adopts: bool) {
 }
 
 fn midwife(fds: &[i32], shared: &Shared, adopts: bool, app: u32) -> ! {
-    // Negative numbers stand for none.
-    let mut own = [-1; FDS_MAX];
-    own.iter_mut().zip(fds).for_each(|(own, fd)| *own = *fd);
-    shed::descriptors(&mut own);
-    let stack = (core::ptr::from_ref(&own) as usize).saturating_sub(STACK_BYTES);
-    shed::memory(&[(stack, 2 * STACK_BYTES), (core::ptr::from_ref(shared) as usize, PAGE_BYTES)]);
     let made = copy(if adopts { libc::CLONE_PARENT } else { 0 });
     if made == Some(0) {
-        undertaker(&own, shared, app);
+        undertaker(fds, shared, app);
     }
     shared.made.store(made.unwrap_or(-1), Release);
+    if let Some(undertaker) = made {
+        for _ in 0..SHED_LOOKS {
+            if shared.shed.load(Acquire) != 0 || !adopts && reap(undertaker, libc::WNOHANG) {
+                break;
+            }
+            kernel::sleep_ns(SHED_PAUSE_NS);
+        }
+    }
     end()
 }
 
 fn undertaker(fds: &[i32], shared: &Shared, app: u32) -> ! {
+    // Negative numbers stand for none.
+    let mut own = [-1; FDS_MAX];
+    own.iter_mut().zip(fds).for_each(|(own, fd)| *own = *fd);
     // SAFETY: no arguments.
     let _ = unsafe { call(libc::SYS_setsid, [0; 6]) };
     let name = c"beeline-close".as_ptr() as usize;
@@ -128,15 +147,19 @@ fn undertaker(fds: &[i32], shared: &Shared, app: u32) -> ! {
     let _ = unsafe { call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name, 0, 0, 0, 0]) };
     // SAFETY: a NUL-terminated literal. No file system of the app's stays busy.
     let _ = unsafe { call(libc::SYS_chdir, [c"/".as_ptr() as usize, 0, 0, 0, 0, 0]) };
-    // SAFETY: signal 0 only asks.
-    let app_lives = || unsafe { call(libc::SYS_kill, [app as usize, 0, 0, 0, 0, 0]) }.is_ok();
+    shed::descriptors(&mut own);
+    let stack = (core::ptr::from_ref(&own) as usize).saturating_sub(STACK_BYTES);
+    shed::memory(&[(stack, 2 * STACK_BYTES), (core::ptr::from_ref(shared) as usize, PAGE_BYTES)]);
+    shared.shed.store(1, Release);
+    // SAFETY: signal 0 only asks. The app may have become somebody else's meanwhile.
+    let app_lives = || unsafe { call(libc::SYS_kill, [app as usize, 0, 0, 0, 0, 0]) } != Err(Errno(libc::ESRCH));
     for _ in 0..PATIENCE_MS {
         if shared.closed.load(Acquire) != 0 || !app_lives() {
             break;
         }
         kernel::sleep_ms();
     }
-    for fd in fds.iter().filter(|fd| **fd >= 0) {
+    for fd in own.iter().filter(|fd| **fd >= 0) {
         let _ = sys::close(*fd);
     }
     end()
@@ -164,8 +187,13 @@ mod tests {
         // Nothing is open under that number, unless another test has it by now.
         ours.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
         assert_eq!(ours.read(&mut [0]).unwrap(), 0, "{number} is closed");
+        // Another test may have a midwife at the moment.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let flags = (libc::__WCLONE | libc::WNOHANG) as usize;
         // SAFETY: no status is asked for.
-        let any = unsafe { call(libc::SYS_wait4, [usize::MAX, 0, (libc::__WCLONE | libc::WNOHANG) as usize, 0, 0, 0]) };
-        assert_eq!(any, Err(crate::Errno(libc::ECHILD)));
+        while unsafe { call(libc::SYS_wait4, [usize::MAX, 0, flags, 0, 0, 0]) } != Err(Errno(libc::ECHILD)) {
+            assert!(std::time::Instant::now() < until, "a child is left");
+            kernel::sleep_ms();
+        }
     }
 }

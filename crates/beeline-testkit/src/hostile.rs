@@ -300,7 +300,9 @@ impl Drop for Lingering {
     }
 }
 
+mod fuse;
 mod locked;
+pub use fuse::Fuse;
 pub use locked::Locked;
 
 /// How many descriptors a process has open.
