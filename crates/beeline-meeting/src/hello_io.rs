@@ -283,6 +283,24 @@ mod tests {
     }
 
     #[test]
+    fn an_urgent_byte_before_a_hello_is_seen_and_stays_with_its_descriptor() {
+        use beeline_testkit::hostile::{Client, Lane, Lingering};
+        let (client, server) = UnixStream::pair().unwrap();
+        let client = Client::of(client.into());
+        let lingering = Lingering::new(3).unwrap();
+        client.send_urgent(0xbe, &[lingering.socket.as_raw_fd()]).unwrap();
+        // The byte has the last one.
+        let null = std::fs::File::open("/dev/null").unwrap();
+        beeline_testkit::sys::dup2(null.as_raw_fd(), lingering.socket.as_raw_fd());
+        client.say_hello(&Lane::correct(1 << 16).unwrap()).unwrap();
+        let began = std::time::Instant::now();
+        assert_eq!(receive(server.as_raw_fd(), false).err(), Some(Refusal::Poison(Poison::HelloShort)));
+        crate::strangers::close(server.into_raw_fd());
+        assert!(began.elapsed() < std::time::Duration::from_secs(2), "{:?}", began.elapsed());
+        assert!(client.is_sent_away());
+    }
+
+    #[test]
     fn a_hello_about_another_lane_is_refused() {
         let (client, server) = UnixStream::pair().unwrap();
         let (_, one) = lane();
