@@ -25,7 +25,7 @@ use super::claims::{self, Naming};
 use super::hello_io::{self, Refusal, Waiting};
 use super::pool::{self, PooledLane};
 use super::route::new_anchor;
-use super::strangers;
+use super::strangers::{self, Closing};
 use super::{greeting, lookup, taking, trust};
 use crate::bells::AnchorBells;
 use crate::kernel::{self, SockAddr};
@@ -48,6 +48,17 @@ pub fn listen_for_clients() -> Result<Fd, Errno> {
     kernel::bind(door.get(), &address)?;
     kernel::listen(door.get(), BACKLOG)?;
     Ok(door)
+}
+
+/// Lets nobody in at the bridge's door any more, and sends those away who wait there, or have come and not spoken. The
+/// socket keeps its name until it is closed.
+pub fn shut(door: i32, silent: impl IntoIterator<Item = i32>) {
+    let _ = kernel::shutdown(door, libc::SHUT_RD);
+    let mut closing = Closing::new();
+    silent.into_iter().for_each(|client| closing.add(client));
+    while let Ok(client) = kernel::accept4(door, None, libc::SOCK_CLOEXEC) {
+        closing.add(client as i32);
+    }
 }
 
 /// Takes the hello of a client that has come through the bridge's door: the connection that it asks for, and the lane.

@@ -361,6 +361,40 @@ mod tests {
     }
 
     #[test]
+    fn what_there_is_no_number_to_look_at_is_no_offence() {
+        if trust::euid() != 0 {
+            return;
+        }
+        let as_stranger = || {
+            // SAFETY: plain numbers; the raw call changes this thread alone, which ends soon.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 54_321, 54_321, 54_321) }, 0);
+            pair()
+        };
+        let (client, server) = std::thread::spawn(as_stranger).join().unwrap();
+        let memory = beeline_shm::memfd::create(c"test", 4096).unwrap();
+        client.send(&[7; 64], &[memory.get()]).unwrap();
+        let server = server.into_raw_fd();
+        // SAFETY: the child makes plain calls only, and ends without running anything of this process's.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let before = BURIALS.load(Relaxed);
+            let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: a live limit.
+            unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none) };
+            let found = rest(server);
+            close(server);
+            let holds = found == Rest::Unseen && BURIALS.load(Relaxed) == before && UNSEEN.load(Relaxed) == 1;
+            // SAFETY: ends this process.
+            unsafe { libc::_exit(i32::from(!holds)) };
+        }
+        let mut status = 0;
+        // SAFETY: room for the status.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        let _ = sys::close(server);
+    }
+
+    #[test]
     fn where_descriptors_cannot_be_refused_nothing_comes_into_an_anchor_that_is_closed() {
         let (client, server) = pair();
         client.send(&[0xbe], &[0]).unwrap();

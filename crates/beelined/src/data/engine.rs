@@ -19,6 +19,7 @@ mod choose;
 mod clients;
 mod compared;
 mod comparing;
+mod door;
 mod draining;
 mod inward;
 mod large;
@@ -57,6 +58,7 @@ use crate::priority;
 use crate::tunables::Tunables;
 
 use spin::Spin;
+use door::Door;
 use state::{Entry, Grant, KnownRing, Large, NO_PEER, OfferedRail, OpenRail, Peer, Pull};
 use tag::Tag;
 
@@ -79,9 +81,7 @@ pub struct Engine {
     name: BridgeName,
     control: Control,
     epoll: Epoll,
-    door: OwnedFd,
-    /// There were no descriptors for clients: the door is not watched until the next care.
-    door_rests: bool,
+    door: Door,
     host: Host,
     /// Subnets that routers connect.
     segments: Segments,
@@ -162,8 +162,7 @@ impl Engine {
             name: parts.name,
             control: parts.control,
             epoll,
-            door: parts.door,
-            door_rests: false,
+            door: Door::new(parts.door),
             host: parts.host,
             segments: parts.segments,
             rails: Vec::new(),
@@ -197,7 +196,9 @@ impl Engine {
             nice: (priority::current() == 0).then_some(parts.nice),
         };
         engine.control.set_measure_port(measure_port);
-        engine.watch(engine.door.as_raw_fd(), EpollFlags::EPOLLIN, Tag::Door)?;
+        if let Some(door) = engine.door.open() {
+            engine.watch(door, EpollFlags::EPOLLIN, Tag::Door)?;
+        }
         let control = engine.control.as_fd().as_raw_fd();
         engine.watch(control, EpollFlags::EPOLLIN, Tag::Control)?;
         engine.open_rails(&parts.ports)?;
@@ -352,7 +353,7 @@ impl Engine {
     /// How long to sleep at most.
     fn sleep_time(&self) -> Duration {
         let control = Duration::from_nanos(self.control_due_ns.saturating_sub(self.now_ns));
-        let cares = self.door_rests || self.leaving.is_some() || self.peers.iter().flatten().next().is_some();
+        let cares = self.door.rests || self.leaving.is_some() || self.peers.iter().flatten().next().is_some();
         let care = if cares { Duration::from_nanos(CARE_NS) } else { SLEEP_MAX };
         // A millisecond more than nothing: a deadline that has come is found by the next look.
         control.min(care).max(Duration::from_millis(1))

@@ -1,6 +1,6 @@
 //! Clients of this host, and connections that are being made.
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 
 use beeline_meeting::bridge::{self, LaneEnd};
 use beeline_stats::Reason;
@@ -29,8 +29,12 @@ impl Engine {
     /// Takes in the clients that wait at the door.
     pub(super) fn take_clients(&mut self) {
         for _ in 0..CLIENTS_PER_LOOK {
+            if bridge::has_hostile_clients() {
+                return self.shut_door();
+            }
+            let Some(door) = self.door.open() else { return };
             match nix::sys::socket::accept4(
-                self.door.as_raw_fd(),
+                door,
                 nix::sys::socket::SockFlag::SOCK_CLOEXEC | nix::sys::socket::SockFlag::SOCK_NONBLOCK,
             ) {
                 // Most have spoken already.
@@ -48,8 +52,8 @@ impl Engine {
                 Err(Errno::EINTR | Errno::ECONNABORTED) => {}
                 // Out of descriptors or memory: the door stays readable, and looking again at once would be a spin.
                 Err(_) => {
-                    self.unwatch(self.door.as_raw_fd());
-                    self.door_rests = true;
+                    self.unwatch(door);
+                    self.door.rests = true;
                     return;
                 }
             }
@@ -335,9 +339,7 @@ impl Engine {
 
     /// Drops clients that say nothing, questions that nobody answers, and hellos that nobody takes.
     pub(super) fn care_for_clients(&mut self) {
-        if self.door_rests {
-            self.door_rests = self.watch(self.door.as_raw_fd(), EpollFlags::EPOLLIN, Tag::Door).is_err();
-        }
+        self.care_for_door(bridge::has_hostile_clients());
         let now_ns = self.now_ns;
         let late: Vec<RawFd> =
             self.silent.iter().filter(|(_, deadline)| **deadline < now_ns).map(|(fd, _)| *fd).collect();

@@ -303,3 +303,29 @@ fn a_peer_with_ever_new_rails_has_no_more_links_than_others() {
         assert!(peer.retry.keys().chain(peer.asked.keys()).all(|(_, id)| (16 * round..16 * (round + 1)).contains(id)));
     }
 }
+
+#[test]
+fn a_door_that_is_shut_lets_nobody_in_until_it_is_opened_anew() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixStream};
+    be_alone();
+    let mut engine = engine();
+    let knock = || UnixStream::connect_addr(&SocketAddr::from_abstract_name(beeline_wire::bridge::DOOR).unwrap());
+    let leaves = |mut client: UnixStream| std::io::Read::read(&mut client, &mut [0]).unwrap_or(0) == 0;
+    // The engine's own is none.
+    engine.shut_door();
+    engine.care_for_door(false);
+    let silent = knock().unwrap();
+    engine.take_clients();
+    assert_eq!(engine.silent.len(), 1);
+    let waiting = knock().unwrap();
+    engine.shut_door();
+    assert!(engine.silent.is_empty() && leaves(silent) && leaves(waiting));
+    engine.care_for_door(true);
+    assert!(knock().is_err());
+    engine.care_for_door(false);
+    let client = knock().unwrap();
+    engine.take_clients();
+    assert_eq!(engine.silent.len(), 1);
+    drop(client);
+}
