@@ -9,7 +9,8 @@
 //!    ([`take_ours`]), as those can stop us anyway, and disposed of in the same way where it is no lane.
 //! 2. An anchor is closed by [`close`] unless a connection has been made of it. If anything but memory files lies in
 //!    its queue, it is closed by an [`undertaker`](crate::undertaker), with all that lies there. Memory files are taken
-//!    out, so a second number of an anchor whose hello is still to be taken is closed as any other descriptor.
+//!    out, so a second number of an anchor whose hello is still to be taken is closed as any other descriptor. Nothing
+//!    comes in any more meanwhile ([`seal`]).
 //! 3. A connection is made of a stranger's anchor only if no descriptor lies there behind the hello
 //!    ([`hides_rights`]), and none can come any more (`SO_PASSRIGHTS`). Without that option nobody but our own user and
 //!    root gets so far.

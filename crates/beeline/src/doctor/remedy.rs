@@ -18,7 +18,9 @@ pub fn of(name: &str) -> Option<&'static str> {
         Reason::ForeignUser => {
             "start both as one user, or set `foreign_uid=on` (docs/threat-model.md, *Between users*)"
         }
-        Reason::HostileClients => "find who does that (docs/threat-model.md); the doors open again by themselves, within a day",
+        Reason::HostileClients => {
+            "find who does that (docs/threat-model.md); the doors open again by themselves, within a day"
+        }
         Reason::DoorNotTrusted => {
             "let the user who opens the listener serve it, or set `trust_root_listeners=on` where root opens it"
         }
