@@ -16,8 +16,8 @@
 //!    root gets so far.
 //! 4. Of other files than sockets, pipes and those in memory each close may block (FUSE). They keep the number that
 //!    they got here, hidden.
-//! 5. With each undertaker beyond [`BURIALS_MAX`], and each such file beyond [`PUT_ASIDE_MAX`], a process shuts its doors
-//!    for longer ([`limits::note_hostile_client`]), so that no client can have as many as he likes.
+//! 5. With each undertaker beyond [`BURIALS_MAX`], and each such file beyond [`PUT_ASIDE_MAX`], a process shuts its
+//!    doors for longer ([`limits::note_hostile_client`]), so that no client can have as many as he likes.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 

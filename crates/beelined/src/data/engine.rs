@@ -57,9 +57,8 @@ use crate::name::BridgeName;
 use crate::priority;
 use crate::tunables::Tunables;
 
-use door::Door;
 use spin::Spin;
-use state::{Entry, Grant, KnownRing, Large, NO_PEER, OfferedRail, OpenRail, Peer, Pull};
+use state::{Door, Entry, Grant, KnownRing, Large, NO_PEER, OfferedRail, OpenRail, Peer, Pull};
 use tag::Tag;
 
 pub use state::Counts;

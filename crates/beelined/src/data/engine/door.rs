@@ -4,7 +4,7 @@
 //! again and again has the door shut, for longer each time ([`bridge::has_hostile_clients`]): nobody is let in, those
 //! that have come and not been served are sent away, and all go by TCP. The door keeps its name meanwhile.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 use beeline_meeting::bridge;
 use nix::sys::epoll::EpollFlags;
@@ -12,33 +12,13 @@ use nix::sys::epoll::EpollFlags;
 use super::{Engine, Tag};
 use crate::log;
 
-pub(super) struct Door {
-    /// `None` where another has the name, which was given up to have the door anew.
-    socket: Option<OwnedFd>,
-    /// There were no descriptors for clients: it is not watched until the next care.
-    pub(super) rests: bool,
-    /// Nobody is let in.
-    shut: bool,
-}
-
-impl Door {
-    pub(super) const fn new(socket: OwnedFd) -> Self {
-        Self { socket: Some(socket), rests: false, shut: false }
-    }
-
-    /// Where clients come in, unless nobody is let in.
-    pub(super) fn open(&self) -> Option<RawFd> {
-        self.socket.as_ref().filter(|_| !self.shut).map(AsRawFd::as_raw_fd)
-    }
-}
-
 impl Engine {
     /// Lets nobody in.
     pub(super) fn shut_door(&mut self) {
         let Some(door) = self.door.open() else { return };
         log::line("clients are hostile (docs/threat-model.md): the door is shut for a while");
         self.unwatch(door);
-        (self.door.shut, self.door.rests) = (true, false);
+        (self.door.is_shut, self.door.rests) = (true, false);
         let silent: Vec<RawFd> = self.silent.drain().map(|(fd, _)| fd).collect();
         silent.iter().for_each(|fd| self.unwatch(*fd));
         bridge::shut(door, silent);
@@ -46,13 +26,13 @@ impl Engine {
 
     /// Watches the door again, or opens it anew if that is due.
     pub(super) fn care_for_door(&mut self, hostile: bool) {
-        if self.door.shut && !hostile {
+        if self.door.is_shut && !hostile {
             // A socket that was shut down stays so, and two cannot have the name.
             self.door.socket = None;
             let Ok(door) = bridge::listen_for_clients() else { return };
             // SAFETY: nobody else owns it.
             self.door.socket = Some(unsafe { OwnedFd::from_raw_fd(door.give_away()) });
-            (self.door.shut, self.door.rests) = (false, true);
+            (self.door.is_shut, self.door.rests) = (false, true);
             log::line("the door is open again");
         }
         if self.door.rests

@@ -1,6 +1,7 @@
 //! What the engine keeps of rails, peers and connections.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use beeline_fabric::{Rail, RegionId, Remote};
 use beeline_topo::PeerRail;
@@ -15,6 +16,27 @@ use super::super::sender::{How, LinkId};
 use crate::control::PeerId;
 use crate::control::message::Token;
 use crate::name::BridgeName;
+
+/// The door.
+pub(super) struct Door {
+    /// `None` where another has the name, which was given up to have the door anew.
+    pub(super) socket: Option<OwnedFd>,
+    /// There were no descriptors for clients: it is not watched until the next care.
+    pub(super) rests: bool,
+    /// Nobody is let in.
+    pub(super) is_shut: bool,
+}
+
+impl Door {
+    pub(super) const fn new(socket: OwnedFd) -> Self {
+        Self { socket: Some(socket), rests: false, is_shut: false }
+    }
+
+    /// Where clients come in, unless nobody is let in.
+    pub(super) fn open(&self) -> Option<RawFd> {
+        self.socket.as_ref().filter(|_| !self.is_shut).map(AsRawFd::as_raw_fd)
+    }
+}
 
 /// One of our rails, open.
 pub(super) struct OpenRail {
