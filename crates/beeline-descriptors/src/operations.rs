@@ -53,6 +53,9 @@ pub struct Operations {
     pub look_below: fn(&'static Desc),
     /// The app is going to wait for the description.
     pub before_watch: fn(&'static Desc),
+    /// No set of this process is to have the description any more, whose last fd is about to be closed. No set may be
+    /// locked.
+    pub before_forget: fn(&'static Desc),
     /// The hidden descriptors whose readability means the description's own.
     pub further_fds: fn(&'static Desc) -> FurtherFds,
     /// Whether one of those, which the kernel calls readable, makes the description readable to the app.
@@ -68,6 +71,7 @@ impl Operations {
         begin_anew: |_, _| Fallback::Lost,
         look_below: |_| {},
         before_watch: |_| {},
+        before_forget: |_| {},
         further_fds: |_| [None; FURTHER_FDS],
         is_readable: |_| false,
     };

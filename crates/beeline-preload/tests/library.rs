@@ -256,6 +256,15 @@ cases! { loads:
     liburing_in_a_plugin_leaves_errno_alone;
 }
 
+cases! { left:
+    a_set_is_told_nothing_when_numbers_ran_short
+    a_set_from_before_is_told_nothing_when_numbers_ran_short
+    a_set_is_told_nothing_of_a_door_that_was_left
+    a_set_is_told_nothing_of_a_closed_listener
+    a_set_from_before_is_told_nothing_of_a_closed_listener
+    one_of_a_crowd_that_leaves_keeps_nobody_waiting;
+}
+
 cases! { offers:
     who_receives_is_served
     who_polls_is_served

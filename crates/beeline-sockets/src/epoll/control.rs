@@ -14,7 +14,7 @@ use super::registration::{
     EPOLLEXCLUSIVE, asked_of_kernel, deregister, expose, park, tell_again, unpark, unpark_all, unpark_namesakes,
     unpark_number, watch,
 };
-use super::set::{Entry, SETS, Set, set_of};
+use super::set::{Entry, SETS, Set, is_shared, set_of};
 use super::waker::{WAKER, wake_sleeper};
 use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Kind};
@@ -355,6 +355,9 @@ pub fn forget(fd: i32, desc: &'static Desc) {
     unpark_number(fd, desc);
     let may_stand = desc.is_lane() && desc.lane().flags(desc.end()) & flags::STANDS != 0;
     if desc.keepers.has_last_number() {
+        if desc.kind() == Kind::Listener && desc.entries.load(Relaxed) != 0 {
+            (desc.operations.get().before_forget)(desc);
+        }
         entries_of(fd, desc, |epfd, set, fd, entry| {
             if may_stand && !entry.dead.load(Relaxed) {
                 // Its file may be kept.
@@ -452,11 +455,14 @@ pub fn listener_gained(listener: &'static Desc, hidden: i32) {
     entries_of(fd, listener, |epfd, _, _, entry| watch_hidden(epfd, entry, hidden));
 }
 
-/// A descriptor of a listener is about to get another meaning while its file stays open.
-pub fn listener_lost(listener: &'static Desc, hidden: i32) {
+/// A descriptor of a listener is about to be closed while its file may stay open in another process, so that the sets
+/// would tell of it for ever. A set that another process may have, too, loses it only if it is to be lost `for_all`.
+pub fn listener_lost(listener: &'static Desc, hidden: i32, for_all: bool) {
     let fd = listener.fd.load(Relaxed);
-    entries_of(fd, listener, |epfd, _, _, _| {
-        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
+    entries_of(fd, listener, |epfd, set, _, _| {
+        if for_all || !is_shared(set) {
+            let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
+        }
     });
 }
 

@@ -142,7 +142,7 @@ fn give_up_descriptors() {
 fn last_client(call: &mut Accepting) -> Option<i32> {
     let Accepting { desc, listener, .. } = *call;
     let _changing = changing::changing();
-    if !reserve::release_reserve() || !retreat::begin_now(listener, Reason::DescriptorsShort) {
+    if !reserve::release_reserve() || !retreat::begin_now(desc, listener, Reason::DescriptorsShort) {
         return None;
     }
     let anchor = next(listener, call.flags).ok().flatten();

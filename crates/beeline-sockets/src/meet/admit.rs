@@ -42,11 +42,11 @@ use crate::{guards, hidden, io, limits, process, slots, stats, table};
 pub(super) fn take(call: &mut Accepting, anchor: i32) -> Result<(), Refusal> {
     let Accepting { desc, listener, flags, .. } = *call;
     if !may_begin() {
-        retreat::begin_now(listener, Reason::Disabled);
+        retreat::begin_now(desc, listener, Reason::Disabled);
         return Err(refused(Reason::Disabled));
     }
     if limits::had_hostile_clients() {
-        retreat::begin_now(listener, Reason::HostileClients);
+        retreat::begin_now(desc, listener, Reason::HostileClients);
         return Err(refused(Reason::HostileClients));
     }
     let bound = name_of(anchor)?;

@@ -30,7 +30,7 @@ use beeline_stats::{Counter, Reason};
 use beeline_wire::DoorName;
 
 use super::hello_io::{self, Waiting};
-use super::listener::Listener;
+use super::listener::{Listener, held};
 use super::reserve;
 use super::strangers::Closing;
 use super::{lobby, trust, untended};
@@ -322,8 +322,33 @@ pub(super) fn close(listener: &'static Listener, for_all: bool) {
     hidden::close_hidden(door);
 }
 
-pub(super) fn leave_door(listener: &'static Listener, reason: Reason) {
+/// This process serves the door no more, for this reason. No epoll set and not the listener may be locked.
+pub(super) fn leave_door(desc: &'static Desc, listener: &'static Listener, reason: Reason) {
+    unwatch(desc);
     let _guard = listener.lock.lock();
     close(listener, false);
+    listener.leaving.set(None);
     listener.set_doorless(reason);
+}
+
+/// The door is about to be left: the sets of this process lose it, and the lobby, while they have their numbers. Another
+/// process may keep the file open, and with it what the kernel tells of it. In a set that others may have, too, the
+/// door stays for them if they serve it. No epoll set and not the listener may be locked.
+#[cold]
+pub(super) fn unwatch(desc: &'static Desc) {
+    let Some(listener) = Listener::of(desc) else { return };
+    let is_last = listener.serves() && listener.serves_alone();
+    let is_shut = |door| kernel::poll_now(door, libc::POLLRDHUP) != 0;
+    if is_last || listener.door.get().is_some_and(is_shut) {
+        unwatch_for_all(desc, listener);
+    } else {
+        listener.door.get().into_iter().for_each(|door| epoll::listener_lost(desc, door, false));
+        listener.lobby.fd().into_iter().for_each(|lobby| epoll::listener_lost(desc, lobby, true));
+    }
+}
+
+/// The same where nobody serves the door any more.
+#[cold]
+pub(super) fn unwatch_for_all(desc: &'static Desc, listener: &'static Listener) {
+    held(listener).into_iter().flatten().for_each(|fd| epoll::listener_lost(desc, fd, true));
 }

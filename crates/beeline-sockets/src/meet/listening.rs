@@ -19,6 +19,7 @@ static LISTENER: Operations = Operations {
     // It may have been a connection that went on over TCP, and was disconnected then.
     retire: lane::retire,
     before_watch: door::open_door,
+    before_forget: door::unwatch,
     further_fds: listener_fds,
     is_readable: readable::door_ready,
     ..Operations::NONE
@@ -139,6 +140,8 @@ pub fn shutdown_listener(desc: &'static Desc, how: i32) -> Outcome {
         && let Some(listener) = Listener::of(desc)
     {
         lookup::forget();
+        // It is shut for everybody from now on.
+        door::unwatch_for_all(desc, listener);
         let _guard = listener.lock.lock();
         door::close(listener, true);
     }
@@ -152,7 +155,7 @@ pub fn leave_doors(reason: Reason) {
         if let Some(listener) = Listener::of(desc)
             && desc.fd.load(Relaxed) == fd
         {
-            door::leave_door(listener, reason);
+            door::leave_door(desc, listener, reason);
         }
     });
 }
@@ -161,7 +164,7 @@ pub fn leave_doors(reason: Reason) {
 pub fn leave_door_if_blocked(desc: &'static Desc) {
     if let (Some(listener), Some(reason)) = (Listener::of(desc), desc.draft.connectable.reason()) {
         let _changing = changing::changing();
-        door::leave_door(listener, reason);
+        door::leave_door(desc, listener, reason);
     }
 }
 

@@ -22,7 +22,7 @@ use super::reserve;
 use super::strangers::Closing;
 use super::{door, lobby, pool, untended};
 use crate::desc::Desc;
-use crate::{epoll, hidden, kernel, limits, table};
+use crate::{changing, hidden, kernel, limits, table};
 
 /// A lane was mapped for a client: if that was one of the last that there is room for, doors let nobody in any more.
 /// The caller holds `changing::changing`.
@@ -34,8 +34,8 @@ pub(super) fn if_near_a_limit() {
 
 /// No door of this process lets anybody in any more. The caller holds `changing::changing`.
 pub(crate) fn from_all_doors(reason: Reason) {
-    each_listener(|_, listener| {
-        begin_now(listener, reason);
+    each_listener(|desc, listener| {
+        begin_now(desc, listener, reason);
     });
 }
 
@@ -58,15 +58,15 @@ fn each_listener(mut f: impl FnMut(&'static Desc, &'static Listener)) {
     });
 }
 
-/// Lets nobody in at a door any more. Returns whether this process still has clients to take from it, perhaps.
-pub(super) fn begin_now(listener: &'static Listener, reason: Reason) -> bool {
-    let _guard = listener.lock.lock();
-    let Some(open) = listener.door.get().filter(|_| listener.serves()) else { return false };
-    if listener.shared_state().is_some_and(|share| share.servers.load(Relaxed) > 1) {
-        door::close(listener, false);
-        listener.set_doorless(reason);
+/// Lets nobody in at a door any more. Returns whether this process still has clients to take from it, perhaps. No epoll
+/// set may be locked. The caller holds `changing::changing`.
+pub(super) fn begin_now(desc: &'static Desc, listener: &'static Listener, reason: Reason) -> bool {
+    if listener.serves() && !listener.serves_alone() && listener.door.get().is_some() {
+        door::leave_door(desc, listener, reason);
         return false;
     }
+    let _guard = listener.lock.lock();
+    let Some(open) = listener.door.get().filter(|_| listener.serves()) else { return false };
     lobby::give_up_kept(&listener.lobby);
     if listener.leaving.replace(Some(reason)).is_none() {
         let _ = kernel::shutdown(open, libc::SHUT_RD);
@@ -83,10 +83,13 @@ pub(super) fn if_empty(desc: &'static Desc, listener: &'static Listener) {
 
 #[cold]
 fn finish(desc: &'static Desc, listener: &'static Listener) {
-    let guard = listener.lock.lock();
-    let Some(reason) = listener.leaving.replace(None) else { return };
-    let door = listener.door.get();
-    if let Some(door) = door {
+    let _changing = changing::changing();
+    // Another thread may have been faster, and the door may be a new one.
+    let Some(reason) = listener.leaving.get() else { return };
+    door::unwatch_for_all(desc, listener);
+    let _guard = listener.lock.lock();
+    listener.leaving.set(None);
+    if let Some(door) = listener.door.get() {
         // Nobody else serves it, but others may hold it, and with it the clients that are still there.
         let mut closing = Closing::new();
         while let Ok(client) = kernel::accept4(door, None, libc::SOCK_CLOEXEC) {
@@ -98,19 +101,14 @@ fn finish(desc: &'static Desc, listener: &'static Listener) {
     listener.set_open(false);
     listener.tried_ns.store(kernel::now_ns(), Relaxed);
     listener.set_doorless(reason);
-    drop(guard);
-    if let Some(door) = door {
-        // Another process may keep its file open, so the sets do not forget it by themselves.
-        epoll::listener_lost(desc, door);
-    }
 }
 
 /// The program has no descriptor left, and none of those that are only there for speed: gives up the last ones.
 /// The caller holds `changing::changing`.
 pub(super) fn give_up_descriptors() -> bool {
     let mut any = pool::release_descriptors() | reserve::release_reserve();
-    each_listener(|_, listener| {
-        let _guard = listener.lock.lock();
+    each_listener(|desc, listener| {
+        let guard = listener.lock.lock();
         any |= lobby::give_up_kept(&listener.lobby);
         // In the queue of a door that is shut there are fillers alone.
         let nobody_waits = |door: i32| {
@@ -118,12 +116,13 @@ pub(super) fn give_up_descriptors() -> bool {
         };
         let is_served_elsewhere =
             !listener.serves() && listener.shared_state().is_some_and(|share| share.servers.load(Relaxed) != 0);
-        if listener.door.get().is_some_and(|door| is_served_elsewhere || nobody_waits(door)) {
-            door::close(listener, false);
-            listener.leaving.set(None);
-            listener.set_doorless(Reason::DescriptorsShort);
+        let is_idle = listener.door.get().is_some_and(|door| is_served_elsewhere || nobody_waits(door));
+        drop(guard);
+        if is_idle {
+            door::leave_door(desc, listener, Reason::DescriptorsShort);
             any = true;
         }
+        let _guard = listener.lock.lock();
         any |= give_up_set(listener) | untended::end(listener);
     });
     any

@@ -24,7 +24,7 @@ use super::listener::{self, Listener};
 use super::strangers::Closing;
 use super::{lobby, offers, retreat};
 use crate::desc::Desc;
-use crate::{changing, epoll, kernel, table};
+use crate::{changing, kernel, table};
 
 /// How long a program that was told of a client may take to accept it.
 const TOLD_NS: u64 = 10_000_000;
@@ -67,9 +67,7 @@ pub(super) fn give_up(desc: &'static Desc, listener: &'static Listener) {
         retreat::if_empty(desc, listener);
         return;
     }
-    // Others may hold the door, so that the sets would not forget it by themselves.
-    listener::held(listener).into_iter().flatten().for_each(|fd| epoll::listener_lost(desc, fd));
-    door::leave_door(listener, Reason::ListenerOnlyWatched);
+    door::leave_door(desc, listener, Reason::ListenerOnlyWatched);
 }
 
 /// A program is about to be started; `gets` tells which listeners of this process it gets, by number. Runs in a child
