@@ -265,6 +265,16 @@ cases! { left:
     one_of_a_crowd_that_leaves_keeps_nobody_waiting;
 }
 
+cases! { owed:
+    a_handler_interrupts_it
+    a_timeout_ends_it
+    who_does_not_block_does_not_wait
+    many_handlers_change_nothing
+    a_thread_is_cancelled_in_it
+    who_never_comes_is_shown_as_gone
+    nobody_is_owed_twice;
+}
+
 cases! { offers:
     who_receives_is_served
     who_polls_is_served

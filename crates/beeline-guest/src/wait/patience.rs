@@ -83,6 +83,15 @@ impl Patience {
         self.deadline_ns.is_some()
     }
 
+    /// From now on the call waits until `deadline_ns` at most. Whether it would have waited longer otherwise.
+    pub fn end_by(&mut self, deadline_ns: u64) -> bool {
+        let is_sooner = self.deadline_ns.is_none_or(|known_ns| deadline_ns <= known_ns);
+        if is_sooner {
+            self.deadline_ns = Some(deadline_ns);
+        }
+        is_sooner
+    }
+
     /// Whether the deadline has passed.
     pub fn is_over(&self) -> bool {
         self.deadline_ns.is_some_and(|deadline_ns| kernel::now_ns() >= deadline_ns)

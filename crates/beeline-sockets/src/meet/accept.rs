@@ -70,7 +70,7 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
     agent::enroll(desc, listener);
     // A listener that is closed while this call waits is kept until the end.
     let pin = guards::pin(fd, desc)?;
-    let mut call = Accepting { fd, desc, listener, flags, peer: SockAddr::empty() };
+    let mut call = Accepting { fd, desc, listener, flags, peer: SockAddr::empty(), owed_until_ns: 0 };
     let attempt = |call: &mut Accepting| {
         let expected = match put_aside(call) {
             Ok(None) => told_of(call),
@@ -81,8 +81,8 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
         }
         match kernel::status_flags(fd) {
             Ok(mode) if mode & libc::O_NONBLOCK != 0 => Some(accept_nonblocking(call)),
-            // Without a door there is one queue, in which the kernel may sleep.
-            Ok(_) if listener.door.get().is_none() && !listener.lobby.is_occupied() => None,
+            // Without a door there is one queue, in which the kernel may sleep for as long as it likes.
+            Ok(_) if !has_door(call) => None,
             Ok(_) => Some(accept_blocking(call, &pin)),
             Err(errno) => Some(Err(errno)),
         }
@@ -102,6 +102,11 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
         listener.last.store(accepted, Relaxed);
     }
     Some(result.map(|accepted| (accepted, call.peer)))
+}
+
+/// Whether the call is about more than TCP's queue: the door or the lobby, or a client that is owed.
+fn has_door(call: &Accepting) -> bool {
+    call.listener.door.get().is_some() || call.listener.lobby.is_occupied() || call.owed_until_ns != 0
 }
 
 fn is_short(result: &Option<Result<i32, Errno>>) -> bool {
@@ -225,7 +230,8 @@ fn note_look(listener: &Listener, at_once: Queues) {
 /// Accepts whoever comes first.
 fn accept_blocking(call: &mut Accepting, pin: &Pin) -> Result<i32, Errno> {
     let Accepting { fd: given, desc, listener, .. } = *call;
-    let mut patience = Patience::timeout(desc.draft.rcv_timeout_ns.load(Relaxed));
+    let timeout_ns = desc.draft.rcv_timeout_ns.load(Relaxed);
+    let mut patience = Patience::timeout(timeout_ns);
     if likely_over_tcp(listener)
         && let Some(held) = accept_lock::try_take(listener)
     {
@@ -245,6 +251,7 @@ fn accept_blocking(call: &mut Accepting, pin: &Pin) -> Result<i32, Errno> {
     }
     let mut kept = accept_lock::Kept::default();
     loop {
+        let is_owed = call.owed_until_ns != 0 && patience.end_by(call.owed_until_ns);
         let Came { woken, queues, at_once, claimed } = wait_for_client(pin.fd(given), pin, listener, &mut patience);
         let Queues { over_tcp, at_door } = queues;
         if let Some(hidden) = claimed.filter(|_| is_still(pin, given, listener))
@@ -254,10 +261,12 @@ fn accept_blocking(call: &mut Accepting, pin: &Pin) -> Result<i32, Errno> {
         }
         match woken {
             Woken::Ready(_) => {}
+            // It has died meanwhile, or another process has it.
+            Woken::TimedOut if is_owed => return shown_as_reset(call),
             Woken::TimedOut => return Err(Errno(libc::EAGAIN)),
             Woken::Failed(errno) => return Err(errno),
             // A call with a timeout is never restarted, signal(7).
-            Woken::Signal { restart } if !restart || patience.is_bounded() => return Err(Errno(libc::EINTR)),
+            Woken::Signal { restart } if !restart || timeout_ns != 0 => return Err(Errno(libc::EINTR)),
             // The kernel restarts a call with its number.
             Woken::Signal { .. } if !table::leads_to(given, desc) => return Err(Errno(libc::EBADF)),
             Woken::Signal { .. } => continue,
@@ -324,6 +333,9 @@ fn take_from_tcp(call: &mut Accepting, fd: i32) -> Result<i32, Errno> {
 /// and the agent has a lane for it.
 fn came_over_tcp(call: &Accepting, accepted: i32) -> i32 {
     crate::close::fd_reborn(accepted);
+    if call.listener.told.load(Relaxed) != 0 {
+        call.listener.told.store(0, Relaxed);
+    }
     if let Err(reason) = agent::came_over_tcp(call.desc, call.listener, accepted, call.flags) {
         stats::fell_back(Role::Server, reason);
     }

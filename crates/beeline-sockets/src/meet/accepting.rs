@@ -13,4 +13,7 @@ pub(super) struct Accepting {
     pub flags: i32,
     /// Where the client that was taken comes from.
     pub peer: SockAddr,
+    /// Until when the call waits for a client that the app was told of, and that begins again over TCP; 0 if it does
+    /// not. Where it blocks, it returns by then.
+    pub owed_until_ns: u64,
 }

@@ -2,15 +2,14 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::{LOBBY_RUN, came_over_tcp, refuse, shown_as_reset, take_if_there};
-use crate::meet::accept_lock;
+use super::{LOBBY_RUN, refuse};
 use crate::meet::accepting::Accepting;
 use crate::meet::admit::{take, take_again};
 use crate::meet::hello_io::Refusal;
 use crate::meet::lobby::{self, Again, send_away};
 use crate::meet::seats;
 use crate::wait::peers_are_near;
-use crate::{Errno, changing, kernel, table};
+use crate::{Errno, changing, kernel};
 
 /// Takes a client that one of a crowd has put aside, and that has spoken: nobody else finds it.
 pub(super) fn put_aside(call: &mut Accepting) -> Result<Option<i32>, Errno> {
@@ -67,6 +66,7 @@ pub(super) fn from_lobby(call: &mut Accepting) -> Result<Option<i32>, Errno> {
         let (anchor, taken) = {
             let _changing = changing::changing();
             let Some(lobby::Spoken { anchor, again }) = lobby::spoken(call.listener, call.flags)? else {
+                note_owed(call);
                 return Ok(None);
             };
             (anchor, take_spoken(call, anchor, again))
@@ -85,39 +85,32 @@ fn take_spoken(call: &mut Accepting, anchor: i32, again: Option<Again>) -> Resul
     }
 }
 
-/// What the app gets for such a client; nothing for one that was sent away.
+/// What the app gets for such a client; nothing for one that was sent away. If the app was told of that one, on a
+/// listener that blocks, it is owed the connection that the client begins over TCP instead.
 fn took_spoken(call: &mut Accepting, anchor: i32, taken: Result<(), Refusal>) -> Result<Option<i32>, Errno> {
-    let told = call.listener.told.swap(0, Relaxed) != 0;
     match taken {
-        Ok(()) => Ok(Some(anchor)),
-        Err(refusal @ Refusal::Poison(_)) => refuse(call, anchor, refusal).map(Some),
-        Err(refusal) if told => instead(call, anchor, refusal).map(Some),
+        Ok(()) => {
+            call.listener.told.store(0, Relaxed);
+            Ok(Some(anchor))
+        }
+        Err(refusal @ Refusal::Poison(_)) => {
+            call.listener.told.store(0, Relaxed);
+            refuse(call, anchor, refusal).map(Some)
+        }
         Err(refusal) => {
             send_away(anchor, refusal);
+            note_owed(call);
             Ok(None)
         }
     }
 }
 
-/// What the app gets for a client that it was told of, on a listener that blocks, and that has just taken its hello
-/// back, or is told to: the connection that the client begins over TCP instead, once that is there.
-fn instead(call: &mut Accepting, anchor: i32, refusal: Refusal) -> Result<i32, Errno> {
+/// The client that the app was told of, if it was, has just taken its hello back, or is told to.
+fn note_owed(call: &mut Accepting) {
     /// A client that runs takes some ten microseconds for it.
-    const LOOKS: usize = 100;
-    send_away(anchor, refusal);
-    for _ in 0..LOOKS {
-        if !table::leads_to(call.fd, call.desc) {
-            break;
-        }
-        if let Some(held) = accept_lock::try_take(call.listener) {
-            let taken = take_if_there(call, call.fd);
-            drop(held);
-            if let Some(taken) = taken {
-                return taken.map(|accepted| came_over_tcp(call, accepted));
-            }
-        }
-        kernel::sleep_ms();
+    const OWED_NS: u64 = 100_000_000;
+    let told = &call.listener.told;
+    if told.load(Relaxed) != 0 && told.swap(0, Relaxed) != 0 {
+        call.owed_until_ns = kernel::now_ns().saturating_add(OWED_NS);
     }
-    // It has died meanwhile, or another process has it.
-    shown_as_reset(call)
 }
