@@ -6,7 +6,8 @@
 //! for as long as clients are patient ([`super::offers`]), although this program accepts what they send over TCP then.
 //!
 //! 1. A program that looks for clients and has no door for that reason sends a client of its own to the other one, that
-//!    has hung up already: who serves the door closes its end at once, and nobody is told of it.
+//!    has hung up already: who serves the door closes its end at once. A server that blocks is not told of it; one that
+//!    does not is, as of any client that has not spoken yet, and is told `EAGAIN` then.
 //! 2. One that nobody has closed for [`UNTENDED_NS`] shows that the door is not served. Then its queue is filled
 //!    ([`door::fill_queue`]), and clients that find it full go by TCP. Who serves the door after all takes the fillers
 //!    away, and clients come again: nothing has to be taken back.
