@@ -15,7 +15,7 @@
 //!    ([`hides_rights`]), and none can come any more (`SO_PASSRIGHTS`). Without that option nobody but our own user and
 //!    root gets so far.
 //! 4. Of other files than sockets, pipes and those in memory each close may block (FUSE). They keep the number that
-//!    they got here, hidden.
+//!    they got here, hidden; in the child of a `vfork`, whose memory is its parent's, until that is a program.
 //! 5. With each undertaker beyond [`BURIALS_MAX`], and each such file beyond [`PUT_ASIDE_MAX`], a process shuts its
 //!    doors for longer ([`limits::note_hostile_client`]), so that no client can have as many as he likes.
 
@@ -27,7 +27,7 @@ use beeline_shm::sys;
 use crate::control::{self, Control, ONE, RIGHTS_MAX, control_bytes};
 use crate::disarm::each_right;
 use crate::undertaker::{self, FDS_MAX};
-use crate::{Errno, hidden, kernel, limits, trust};
+use crate::{Errno, hidden, kernel, limits, process, trust};
 
 /// So often a process has a stranger's anchor closed elsewhere before it shuts its doors.
 const BURIALS_MAX: u32 = 8;
@@ -115,7 +115,7 @@ pub(crate) fn release(fd: i32) -> bool {
     let is_memory = kernel::is_memory_file(fd);
     if is_memory || is_harmless(fd) {
         let _ = sys::close(fd);
-    } else {
+    } else if !process::is_guest_of_parent() {
         // Where it is: another number for it would mean to close this one.
         hidden::hidden_add(fd);
         aside::put(fd);
@@ -213,10 +213,10 @@ pub fn close(anchor: i32) {
     closing.add(anchor);
 }
 
-/// The same for one with a hidden number.
+/// The same for one with a hidden number, which stays hidden for as long as it is looked at: nobody else may get it.
 pub fn close_hidden(anchor: i32) {
-    hidden::hidden_remove(anchor);
-    close(anchor);
+    let mut closing = Closing::new();
+    closing.add_with(anchor, hidden::hidden_remove);
 }
 
 /// Many such anchors, whose undertakers are fewer.
@@ -236,9 +236,15 @@ impl Closing {
 
     /// Closes one, or has it closed when this is dropped.
     pub fn add(&mut self, anchor: i32) {
+        self.add_with(anchor, |_| {});
+    }
+
+    /// The same; `before_close` is called before it is closed here.
+    fn add_with(&mut self, anchor: i32, before_close: impl FnOnce(i32)) {
         seal(anchor, trust::refuse_rights);
         match rest(anchor) {
             Rest::Clean => {
+                before_close(anchor);
                 let _ = sys::close(anchor);
             }
             found => self.put(anchor, found == Rest::Strange),
@@ -264,7 +270,7 @@ impl Closing {
         if burials.fetch_add(1, Relaxed) >= most {
             limits::note_hostile_client();
         }
-        if !undertaker::bury(fds) {
+        if !undertaker::bury(fds) && !process::is_guest_of_parent() {
             limits::note_hostile_client();
             // They stay until the process ends.
             fds.iter().for_each(|fd| hidden::hidden_add(*fd));
@@ -341,6 +347,41 @@ mod tests {
         close(server.into_raw_fd());
         assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
         assert!(client.is_sent_away());
+    }
+
+    /// A thread that closes all numbers leaves those alone that are hidden; any other it closes, and the app gets it.
+    #[test]
+    fn an_anchor_is_hidden_for_as_long_as_it_is_looked_at() {
+        let is_hidden_mostly = || {
+            let (client, server) = pair();
+            let lingering = Lingering::new(3).unwrap();
+            client.send(&[0xbe], &[lingering.socket.as_raw_fd()]).unwrap();
+            let null = std::fs::File::open("/dev/null").unwrap();
+            beeline_testkit::sys::dup2(null.as_raw_fd(), lingering.socket.as_raw_fd());
+            let anchor = hidden::hide(server.into_raw_fd());
+            let looks = [const { AtomicU32::new(0) }; 2];
+            let is_over = AtomicU32::new(0);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while is_over.load(Relaxed) == 0 {
+                        let is_bare = !hidden::is_hidden(anchor);
+                        if kernel::status_flags(anchor).is_ok() {
+                            looks[usize::from(is_bare)].fetch_add(1, Relaxed);
+                        }
+                    }
+                });
+                while looks[0].load(Relaxed) == 0 {
+                    std::thread::yield_now();
+                }
+                close_hidden(anchor);
+                is_over.store(1, Relaxed);
+            });
+            let [guarded, bare] = looks.map(AtomicU32::into_inner);
+            if bare <= guarded / 4 { Ok(()) } else { Err((guarded, bare)) }
+        };
+        // Whoever closes it may be held up in between.
+        let tries: Vec<_> = (0..3).map(|_| is_hidden_mostly()).collect();
+        assert!(tries.iter().any(Result::is_ok), "{tries:?}");
     }
 
     #[test]

@@ -66,6 +66,10 @@ pub(crate) fn bury(fds: &[i32]) -> bool {
     let has_them = made > 0 && shared.shed.load(Acquire) != 0;
     if has_them {
         for fd in fds {
+            // In the child of a vfork none of them is hidden: what is said of numbers there is its parent's.
+            if !beeline_guest::process::is_guest_of_parent() {
+                beeline_guest::hidden::hidden_remove(*fd);
+            }
             let _ = sys::close(*fd);
         }
         shared.closed.store(1, Release);

@@ -308,7 +308,8 @@ cases! { activates:
     a_child_serves
     who_watches_is_told_the_truth
     a_door_that_nobody_serves_is_left_by_all
-    one_that_was_left_is_empty_at_the_first_look;
+    one_that_was_left_is_empty_at_the_first_look
+    a_vfork_takes_no_numbers_of_the_parents;
 }
 
 cases! { waits:

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/epoll.h>
+#include <sys/un.h>
 
 extern char **environ;
 
@@ -267,6 +268,56 @@ static void one_that_was_left_is_empty_at_the_first_look(void) {
     gone(&place);
 }
 
+/* Somebody at the door of this process, who says nothing that anybody knows, and sends a file with it. Whether there is a
+ * door. */
+static int is_visited_by_a_stranger(void) {
+    struct sockaddr_un name;
+    socklen_t length = 0;
+    int on = 0;
+    for (int fd = 3; fd < 65536 && !on; fd++) {
+        socklen_t size = sizeof on;
+        length = sizeof name;
+        if (raw(SYS_getsockname, fd, (long)&name, (long)&length, 0, 0) != 0 || name.sun_family != AF_UNIX) continue;
+        raw(SYS_getsockopt, fd, SOL_SOCKET, SO_ACCEPTCONN, (long)&on, (long)&size);
+    }
+    if (!on) return 0;
+    int stranger = socket(AF_UNIX, SOCK_STREAM, 0), file = open("/dev/null", O_RDONLY);
+    CHECK(connect(stranger, (struct sockaddr *)&name, length) == 0);
+    struct iovec part = {"?", 1};
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(sizeof file)];
+    } control = {.header = {CMSG_LEN(sizeof file), SOL_SOCKET, SCM_RIGHTS}};
+    memcpy(CMSG_DATA(&control.header), &file, sizeof file);
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    CHECK(sendmsg(stranger, &message, 0) == 1 && close(file) == 0);
+    return 1;
+}
+
+/* The child of a vfork shuts the door of the program that it becomes. What it finds there has numbers of the child's: the
+ * parent's are its own. */
+static void a_vfork_takes_no_numbers_of_the_parents(void) {
+    enum { FILES = 32 };
+    struct sockaddr_in address;
+    int door = listener(&address), files[FILES];
+    struct pollfd look = {door, POLLIN, 0};
+    CHECK(fcntl(door, F_SETFL, O_NONBLOCK) == 0 && poll(&look, 1, 0) == 0);
+    int is_visited = is_visited_by_a_stranger();
+    CHECK(is_visited || getenv("GUEST_EXPECTS_LANES") == NULL);
+    CHECK(!is_visited || poll(&look, 1, 5000) == 1);
+    pid_t child = vfork();
+    if (child == 0) {
+        execl("/bin/true", "true", NULL);
+        _exit(2);
+    }
+    CHECK(status_of(child) == 0);
+    for (int i = 0; i < FILES; i++) {
+        files[i] = open("/dev/null", O_RDONLY);
+        CHECK(files[i] >= 0 && fcntl(files[i], F_GETFD) == 0);
+    }
+    for (int i = 0; i < FILES; i++) CHECK(close(files[i]) == 0);
+}
+
 static const struct guest_case CASES[] = {
     CASE(a_program_that_is_forked_serves),
     CASE(a_program_of_a_vfork_serves),
@@ -275,6 +326,7 @@ static const struct guest_case CASES[] = {
     CASE(who_watches_is_told_the_truth),
     CASE(a_door_that_nobody_serves_is_left_by_all),
     CASE(one_that_was_left_is_empty_at_the_first_look),
+    CASE(a_vfork_takes_no_numbers_of_the_parents),
 };
 
 int main(int argc, char **argv) {
