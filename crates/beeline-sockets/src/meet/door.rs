@@ -331,9 +331,9 @@ pub(super) fn leave_door(desc: &'static Desc, listener: &'static Listener, reaso
     listener.set_doorless(reason);
 }
 
-/// The door is about to be left: the sets of this process lose it, and the lobby, while they have their numbers. Another
-/// process may keep the file open, and with it what the kernel tells of it. In a set that others may have, too, the
-/// door stays for them if they serve it. No epoll set and not the listener may be locked.
+/// The door is about to be left: the sets of this process lose it, and the lobby, while they have their numbers.
+/// Another process may keep the file open, and with it what the kernel tells of it. In a set that others may have, too,
+/// the door stays for them if they serve it. No epoll set and not the listener may be locked.
 #[cold]
 pub(super) fn unwatch(desc: &'static Desc) {
     let Some(listener) = Listener::of(desc) else { return };
