@@ -168,11 +168,9 @@ fn begin_alone(fd: i32, desc: &'static Desc, reason: Reason) -> Fallback {
     set_linger(tcp.fd, Some(0));
     let done = switch(fd, desc, tcp.fd, now_ns.saturating_add(PATIENCE_NS));
     drop(tcp);
-    if done && met && !stands {
-        // The agent has gone, or does not let them meet after all.
-        lookup::note_unmet(remote, Reason::AgentNotTaken);
-    }
-    if done && stands {
+    if done && (met || stands) {
+        // Where both ends were to meet, one whose parcel was closed is a finding like one that nobody took: its server
+        // asked too early for it, or the agent does not let them meet, and which of both no single one tells.
         lookup::note_untaken(remote, desc.offered_ns.load(Relaxed));
     }
     if done { Fallback::OverTcp } else { Fallback::Lost }
