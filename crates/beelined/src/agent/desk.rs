@@ -4,9 +4,9 @@
 //!    and the desk the server's ([`Desk::offered`]).
 //! 2. That one is given to nobody before the client has said that its own end is in place, and the kernel over which
 //!    connection ([`Desk::confirmed`]). Whatever fails at the client before has no witness.
-//! 3. A server that asks before that waits ([`super::waiting`]), 20 ms at most, and for no offer that was made later. A
-//!    client who lets servers wait too often, and confirms too late or not at all, has no offers for the rest of a
-//!    minute.
+//! 3. A server that asks before that waits ([`super::waiting`]), 20 ms at most, and for no offer that was made later;
+//!    where others were kept waiting for too long, 1 ms. A client who lets servers wait too often, and confirms too
+//!    late or not at all, has no offers for the rest of a minute.
 //! 4. An offer is given once, to who holds the other end of that connection, by the kernel's word.
 //! 5. Everybody has a share of the agent's time: so many messages in a second ([`Desk::may_speak`]), so many
 //!    announcements, and so many probes, since all servers of the host ask for those. And who proves connections for
@@ -36,7 +36,7 @@ use super::lately::{Lately, Stalls};
 use super::offers::{Client, Content, Left, Offer, Offers, Server, judge};
 use super::quotas::{Holder, Quotas, Room};
 use super::served::Served;
-use super::waiting::{Asked, Waiting};
+use super::waiting::{ASKED, Asked, Waiting};
 
 /// An answer to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -400,14 +400,14 @@ impl<C: Clone, D: Clone> Desk<C, D> {
         if let Some(offer) = self.offers.of_pair(pair) {
             return self.answer(offer, &asked, now);
         }
-        let asked = Asked { newest: self.offers.newest(), ..asked };
         let is_open = self.offers.open_at(asked.place).next().is_some();
-        let has_waited_enough = is_open && self.stalls.are_enough(asked.listener(), now);
-        if is_open && !has_waited_enough && self.waiting.add(pair, asked) {
+        let patience = if self.stalls.are_enough(asked.listener(), now) { HASTE } else { ASKED };
+        let asked = Asked { newest: self.offers.newest(), patience, ..asked };
+        if is_open && self.waiting.add(pair, asked) {
             return Vec::new();
         }
         self.misses_at(asked.place).take(asked.server.holder, now);
-        if self.offers.has_probes() || has_waited_enough {
+        if self.offers.has_probes() {
             self.waiting.remember(pair, asked, now);
         }
         self.plainly(asked.carrier, Answer::None)
@@ -453,8 +453,9 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             says.extend(self.plainly(id, Answer::Done));
         }
         while let Some((pair, asked)) = self.waiting.expired(now) {
-            // Those that were on their way all the time are to blame, each once.
+            // Those that were on their way all the time are to blame, each once, if that was long.
             let slow = self.offers.open_at(asked.place).filter(|offer| offer.made <= asked.newest);
+            let slow = slow.filter(|_| asked.patience > HASTE);
             let slow: HashSet<Holder> = slow.map(|offer| offer.client.holder).collect();
             for holder in slow {
                 self.vain.take(holder, now);

@@ -27,7 +27,7 @@ use super::namespaces::Namespaces;
 use super::offers::Server;
 use super::quotas::Holder;
 use super::rules::{OnCut, Rules};
-use super::waiting::Asked;
+use super::waiting::{ASKED, Asked};
 use crate::log::{self, Seldom};
 
 /// How long no carrier is accepted when there is no room for one.
@@ -374,7 +374,7 @@ impl Serving {
                 };
                 let server = Server { holder, groups: self.groups_at(carrier, holder, local.ip(), now) };
                 let is_own = self.has(carrier, holder, local.ip(), now);
-                let asked = Asked { carrier: id, server, at: local, is_own, place, since: now, newest: 0 };
+                let asked = Asked { carrier: id, server, at: local, is_own, place, since: now, patience: ASKED, newest: 0 };
                 let says = self.desk().asked(pair, asked, now);
                 self.say_all(says);
             }

@@ -1,10 +1,11 @@
 //! Servers that ask before their client is in place.
 //!
 //! 1. A server waits if a client is on its way to its place, for [`ASKED`] at most, and not longer than any of those is
-//!    that were on their way when it asked: one that comes later cannot be the one that it has accepted.
+//!    that were on their way when it asked: one that comes later cannot be the one that it has accepted. Where others
+//!    have been kept waiting for too long it waits all the same, but only as long as a client takes that makes haste:
+//!    one that is woken by the kernel's last step of the handshake asks before its client can be in place.
 //! 2. While there are probes, whoever has asked in vain is remembered for a moment: the probe's client may be told of
-//!    later. So is whoever has waited in vain, or was not kept waiting because others have been for too long: its
-//!    client hears at once that the server has gone on.
+//!    later. So is whoever has waited in vain: its client hears at once that the server has gone on.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -33,6 +34,8 @@ pub struct Asked {
     pub place: u32,
     /// When it has asked.
     pub since: Instant,
+    /// How long it waits at most, which the desk says.
+    pub patience: Duration,
     /// The newest offer that there was then, by its number in the order of offers.
     pub newest: u64,
 }
@@ -41,6 +44,11 @@ impl Asked {
     /// Its listener, as far as the page tells: network namespace and place.
     pub fn listener(&self) -> (u64, u32) {
         (self.server.holder.1, self.place)
+    }
+
+    /// When it waits no more.
+    fn until(&self) -> Instant {
+        self.since + self.patience
     }
 }
 
@@ -65,7 +73,7 @@ impl Waiting {
         if self.by_pair.contains_key(&pair) {
             return false;
         }
-        self.by_time.insert((asked.since + ASKED, pair), ());
+        self.by_time.insert((asked.until(), pair), ());
         self.at.entry(asked.place).or_default().insert(pair);
         self.by_pair.insert(pair, asked);
         true
@@ -74,7 +82,7 @@ impl Waiting {
     /// Who waits for this connection does so no more.
     pub fn take(&mut self, pair: Pair) -> Option<Asked> {
         let asked = self.by_pair.remove(&pair)?;
-        self.by_time.remove(&(asked.since + ASKED, pair));
+        self.by_time.remove(&(asked.until(), pair));
         if let Some(there) = self.at.get_mut(&asked.place) {
             there.remove(&pair);
             if there.is_empty() {
@@ -139,7 +147,7 @@ mod tests {
 
     fn asked(carrier: u64, place: u32, since: Instant) -> Asked {
         let server = Server { holder: (0, 1), groups: 1 };
-        Asked { carrier, server, at: "10.0.0.2:80".parse().unwrap(), is_own: true, place, since, newest: carrier }
+        Asked { carrier, server, at: "10.0.0.2:80".parse().unwrap(), is_own: true, place, since, patience: ASKED, newest: carrier }
     }
 
     fn pair(client: u64) -> Pair {
