@@ -54,7 +54,8 @@ pub fn of(name: &str) -> Option<&'static str> {
         }
         Reason::BridgeSlower => "none: TCP is faster there at the moment",
         Reason::BridgeNoPeer => "name the other host in /etc/beeline/beelined.toml, if it has a bridge",
-        Reason::BridgeNoDoor | Reason::AgentUnknown | Reason::AgentNotTaken => "start the server with `beeline run`",
+        Reason::BridgeNoDoor | Reason::AgentNotTaken => "start the server with `beeline run`",
+        Reason::AgentUnknown => "start the server with `beeline run`; if it is, the agent tries it again by itself",
         Reason::BridgeNotTrusted => "set `bridge_uid` to the user who runs it, or run it as root",
         Reason::LookupFailed => "a sandbox that forbids AF_NETLINK does this (docs/services.md)",
         Reason::BridgeNoRail => "`beeline bridge rails` tells why each is not used",

@@ -5,9 +5,10 @@
 //! 2. Where a client wanted to go is its own word. If the connection came out at another address (a service address),
 //!    that place is known to this client's user in this client's namespace only.
 //! 3. A destination at which nobody took a client's offer is left to TCP for [`BARRED`], for that client's user and
-//!    namespace; unless one of its own was asked for there lately: then its server is slow.
+//!    namespace; unless one of its own was asked for there lately: then its server is slow. Meanwhile a connection may
+//!    tell where it comes out, which ends that: the server was only late, or is another than the one that was known.
 //! 4. Where a connection has told nothing of its server, nothing is tried to be learnt for [`FRUITLESS`], for that
-//!    client's user and namespace. What is learnt otherwise counts at once.
+//!    client's user and namespace; for [`FRUITLESS_BARRED`] where it is barred. What is learnt otherwise counts at once.
 //! 5. One address may be served in several namespaces. Which of them a client reaches is for the kernel to say; its
 //!    offer is marked for [`MARKS_MAX`] of them.
 //! 6. What is remembered is bounded, in all, for each user, and for each user in each namespace. The oldest goes, found
@@ -27,6 +28,7 @@ use super::quotas::{Holder, Limits, Quotas, Room};
 const BARRED: Duration = Duration::from_secs(60);
 /// How long it counts that a destination's server did not ask.
 const FRUITLESS: Duration = Duration::from_secs(3);
+const FRUITLESS_BARRED: Duration = Duration::from_secs(10);
 /// How long a server that has asked for an offer counts as one that does.
 const PROVEN: Duration = Duration::from_secs(20);
 /// How long a place is known.
@@ -123,13 +125,13 @@ impl Served {
     pub fn fruitless(&mut self, address: SocketAddr, client: Holder, now: Instant) {
         // Few are made in a second, so few are remembered.
         self.fruitless.retain(|_, until| *until > now);
-        self.fruitless.insert((address, client), now + FRUITLESS);
+        let lasts = if self.is_barred(address, client, now) { FRUITLESS_BARRED } else { FRUITLESS };
+        self.fruitless.insert((address, client), now + lasts);
     }
 
     /// Whether it is worth while to learn where a client's connection to a destination comes out.
     pub fn may_learn(&self, address: SocketAddr, client: Holder, now: Instant) -> bool {
-        let is_fruitless = self.fruitless.get(&(address, client)).is_some_and(|until| *until > now);
-        !is_fruitless && !self.is_barred(address, client, now)
+        !self.fruitless.get(&(address, client)).is_some_and(|until| *until > now)
     }
 
     /// Nobody there took this client's offer.
@@ -342,7 +344,21 @@ mod tests {
         served.fruitless(at(80), CLIENT, now);
         assert!(!served.likely(at(80), CLIENT, 1, now).is_empty(), "it is known");
         assert!(!served.may_learn(at(80), CLIENT, now) && served.may_learn(at(80), CLIENT, now + FRUITLESS));
-        served.disappointed(at(2), CLIENT, now);
-        assert!(!served.may_learn(at(2), CLIENT, now));
+    }
+
+    /// A bar used to leave no way to find out that the server was only late, or is another one.
+    #[test]
+    fn who_is_barred_may_learn_otherwise_now_and_then() {
+        let (mut served, now) = (Served::new(Instant::now()), Instant::now());
+        served.announced(at(1), server(0, 5), now);
+        served.disappointed(at(1), CLIENT, now);
+        assert!(!is_likely(&served, at(1), CLIENT, 1, now) && served.may_learn(at(1), CLIENT, now));
+        served.fruitless(at(1), CLIENT, now);
+        assert!(!served.may_learn(at(1), CLIENT, now + FRUITLESS));
+        let later = now + FRUITLESS_BARRED;
+        assert!(served.may_learn(at(1), CLIENT, later) && !is_likely(&served, at(1), CLIENT, 1, later));
+        // Its connections come out elsewhere than where the server that has announced itself is.
+        served.reached(at(1), CLIENT, server(0, 6), (at(8080), true), later);
+        assert!(served.likely(at(1), CLIENT, 1, later).contains(&place_of(6, 8080)));
     }
 }

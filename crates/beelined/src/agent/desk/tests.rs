@@ -272,8 +272,13 @@ fn a_client_that_has_taken_its_lane_back_leaves_no_mark() {
     assert!(desk.offers.is_empty() && !desk.offers.page().tells_of(place()));
     assert_eq!(ask(&mut desk, 70, later), none());
     // It was disappointed all the same; and only once.
-    assert_eq!(desk.query(1, there(), EVERYBODY, true, later), Queried::No(Answer::Unknown));
+    assert_eq!(desk.query(1, there(), EVERYBODY, false, later), Queried::No(Answer::Unknown));
     assert_eq!(desk.hung_up(id, true, later), []);
+    // Where its server asks after all it hears so from a connection without a lane.
+    assert_eq!(desk.query(1, there(), EVERYBODY, true, later), Queried::Probe);
+    assert_eq!(desk.confirmed(1, Some(pair(71)), EVERYBODY, later), []);
+    assert_eq!(ask(&mut desk, 71, later), [none(), done()].concat());
+    offer(&mut desk, 1, 8, later);
 }
 
 #[test]
