@@ -5,8 +5,9 @@ import os
 import socket
 import struct
 import sys
+import time
 
-from cases_liars import HAIL, LIKELY, QUERY, REFUSED, Liar, announce, question, within
+from cases_liars import DONE, HAIL, LIKELY, QUERY, REFUSED, Liar, announce, confirm, made_offer, question, within
 from pods import Pods
 from world import case, note, until
 
@@ -100,6 +101,28 @@ def an_offer_that_was_taken_back_leaves_no_mark():
     assert set(pods.reasons(client)) == {"agent_not_taken"}, pods.reasons(client)
     until(lambda: offers_of(page) == 0, 10, "the end of its offer")
     client.kill()
+    listener.close()
+
+
+@case()
+def an_offer_that_was_taken_back_before_it_was_confirmed_leaves_no_mark():
+    """A client that takes its lane back before it says that it is connected is seen to have done so when it says that."""
+    pods = Pods()
+    a, b = pods.pair()
+    fds = Liar(a).ask(question(PAGE))[1]
+    page = mmap.mmap(fds[0], 4096, mmap.MAP_SHARED, mmap.PROT_READ)
+    there = (b.address, 7000)
+    listener = within(b, lambda: socket.create_server(there))
+    announce(b, there)
+    tcp, mine, liar = made_offer(a, there, confirms=None)
+    # As `agent/farewell.rs` says it.
+    mine.bind("")
+    mine.close()
+    time.sleep(0.2)
+    assert offers_of(page) == 1
+    assert confirm(liar, tcp) == DONE
+    until(lambda: offers_of(page) == 0, 10, "the end of its offer")
+    tcp.close()
     listener.close()
 
 

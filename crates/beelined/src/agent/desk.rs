@@ -208,18 +208,18 @@ impl<C: Clone, D: Clone> Desk<C, D> {
         }
     }
 
-    /// Whether it is worth a proof that a client says that it is connected: it must have an offer, which is there
-    /// still, and to the address that the offer is for. That it is connected there is part of the proof.
+    /// The offer for which it is worth a proof that a client says that it is connected: it must have one, which is
+    /// there still, and to the address that the offer is for. That it is connected there is part of the proof.
     ///
     /// # Errors
     /// What it is told else; there is nothing more to hear from it.
-    pub fn may_confirm(&mut self, id: u64, remote: SocketAddr, now: Instant) -> Result<(), Answer> {
+    pub fn may_confirm(&mut self, id: u64, remote: SocketAddr, now: Instant) -> Result<u32, Answer> {
         let entry = self.carriers.get(&id).ok_or(Answer::Refused)?;
-        let (holder, offer) = (entry.holder, entry.offer.and_then(|id| self.offers.get(id)));
-        if offer.ok_or(Answer::Refused)?.client.destination != remote {
+        let (holder, offer) = (entry.holder, entry.offer.ok_or(Answer::Refused)?);
+        if self.offers.get(offer).is_none_or(|offer| offer.client.destination != remote) {
             return Err(Answer::Refused);
         }
-        if self.unproved.counts(now).has_room(holder) { Ok(()) } else { Err(Answer::Full) }
+        if self.unproved.counts(now).has_room(holder) { Ok(offer) } else { Err(Answer::Full) }
     }
 
     /// A carrier, and whose it is.
@@ -373,12 +373,13 @@ impl<C: Clone, D: Clone> Desk<C, D> {
     }
 
     /// The client's end of an offer's lane is closed. If it has been taken back there is nothing to take, and nobody
-    /// asks for it any more. If its client has died, what that has written is kept for its server.
+    /// asks for it any more. If its client has died, what that has written is kept for its server, of which that tells
+    /// nothing.
     pub fn hung_up(&mut self, offer: u32, taken_back: bool, now: Instant) -> Vec<Say<C, D>> {
         let Some(Offer { client, content: Content::Confirmed(..), since, .. }) = self.offers.get(offer) else {
             return Vec::new();
         };
-        if now.saturating_duration_since(*since) >= HARDLY_OFFERED {
+        if taken_back && now.saturating_duration_since(*since) >= HARDLY_OFFERED {
             self.served.disappointed(client.destination, client.holder, now);
         }
         if taken_back { self.forget(offer, now) } else { Vec::new() }

@@ -131,7 +131,7 @@ impl Served {
 
     /// Whether it is worth while to learn where a client's connection to a destination comes out.
     pub fn may_learn(&self, address: SocketAddr, client: Holder, now: Instant) -> bool {
-        !self.fruitless.get(&(address, client)).is_some_and(|until| *until > now)
+        self.fruitless.get(&(address, client)).is_none_or(|until| *until <= now)
     }
 
     /// Nobody there took this client's offer.

@@ -183,6 +183,14 @@ impl Serving {
         self.say_all(says);
     }
 
+    /// The client's end of a lane may have been closed before its client was in place: that was told when nothing
+    /// followed from it, and once. So it is told again. Whoever has handed the lane out has ended the watch.
+    fn watch_lane(&self, offer: u32) {
+        let Some(parcel) = self.desk().parcel_of(offer) else { return };
+        let mut watched = EpollEvent::new(EpollFlags::EPOLLONESHOT, Token::LANES + u64::from(offer));
+        let _ = agent::borrowed(parcel.fd(), |fd: BorrowedFd<'_>| self.epoll.modify(fd, &mut watched));
+    }
+
     /// The client's end of a lane is closed.
     fn hung_up(&self, offer: u32, now: Instant) {
         let parcel = self.desk().parcel_of(offer);
@@ -353,12 +361,13 @@ impl Serving {
                 if may == Err(Answer::Full) {
                     self.rushed(now);
                 }
-                may?;
+                let offer = may?;
                 let (local, remote) = (plain(local), plain(remote));
                 let pair = self.pair(carrier, holder, socket, End::Client, (local, remote));
                 let groups = self.groups_at(carrier, holder, local.ip(), now);
                 let says = self.desk().confirmed(id, pair, groups, now);
                 self.say_all(says);
+                self.watch_lane(offer);
             }
             Question::Ask { socket, local, remote } => {
                 let (local, remote) = (plain(local), plain(remote));

@@ -126,7 +126,7 @@ fn who_confirms_without_an_offer_or_without_a_connection_costs_no_proof() {
     let mut desk = desk(now);
     assert_eq!(desk.may_confirm(1, there(), now), Err(Answer::Refused), "no offer");
     let lost = offer(&mut desk, 1, 7, now);
-    assert_eq!(desk.may_confirm(1, there(), now), Ok(()));
+    assert!(desk.may_confirm(1, there(), now).is_ok());
     let _ = desk.forget(lost, now);
     assert_eq!(desk.may_confirm(1, there(), now), Err(Answer::Refused), "it is gone");
     assert_eq!(desk.may_confirm(99, there(), now), Err(Answer::Refused), "nobody");
@@ -134,14 +134,14 @@ fn who_confirms_without_an_offer_or_without_a_connection_costs_no_proof() {
         let id = 100 + number;
         assert!(desk.come(id, "client", A, now));
         offer(&mut desk, id, 1, now);
-        assert_eq!(desk.may_confirm(id, there(), now), Ok(()));
+        assert!(desk.may_confirm(id, there(), now).is_ok());
         assert_eq!(desk.confirmed(id, None, EVERYBODY, now), say("client", Answer::Unproved));
         let _ = desk.gone(id, now);
     }
     assert!(desk.come(5000, "client", A, now));
     offer(&mut desk, 5000, 1, now);
     assert_eq!(desk.may_confirm(5000, there(), now), Err(Answer::Full));
-    assert_eq!(desk.may_confirm(5000, there(), now + Duration::from_secs(1)), Ok(()));
+    assert!(desk.may_confirm(5000, there(), now + Duration::from_secs(1)).is_ok());
 }
 
 #[test]
