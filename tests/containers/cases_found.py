@@ -53,6 +53,21 @@ def let_in():
 print("{}", flush=True)
 let_in()
 """
+# Connects once, and again whenever it is told to, every tenth of a second for so many times; each connection is served.
+CONNECTS = """
+import socket, sys, time
+def connect():
+    with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as sock:
+        sock.sendall(b"echo\\n")
+        for _ in range(5):
+            sock.sendall(b"x")
+            assert sock.recv(1) == b"x"
+for times in [1, *map(int, sys.stdin)]:
+    for _ in range(times):
+        connect()
+        time.sleep(0.1)
+    print("connected", flush=True)
+"""
 POWERLESS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
 
 
@@ -242,3 +257,26 @@ def docker_without_a_mount():
 
         over_lanes(server, 1, values)
         assert not list(HOME.glob("data/**/run/beeline-agent"))
+
+
+@case()
+def one_late_answer_is_no_reason_to_ask_no_more():
+    """A program that does not see the agent's file, and has waited in vain for its proof once, has lanes again a moment later."""
+    pods = Pods()
+    a, b = pods.pair()
+    found(a, b)
+    server, port = b.serve(prefix=UNSEEN)
+    pods.met(a, b.address, port, prefix=UNSEEN)[0].kill()
+    client = a.run(sys.executable, "-c", CONNECTS, b.address, port, prefix=UNSEEN, options=["bridge_short_lived=on"])
+    assert client.line() == "connected"
+    pods.hold_agent()
+    client.say("1")
+    assert client.line() == "connected"
+    pods.agent.send_signal(signal.SIGCONT)
+    reasons, before = pods.reasons(client), pods.lanes(client)
+    assert reasons.get("agent_silent") == 1, reasons
+    client.say("10")
+    assert client.line() == "connected"
+    # They are over before two seconds are.
+    assert pods.lanes(client) > before, pods.reasons(client)
+    client.kill()

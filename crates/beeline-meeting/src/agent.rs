@@ -30,8 +30,10 @@ use crate::wait::{self, Mode};
 use crate::{kernel, trust};
 use passing::Passing;
 
-/// How long an answer is waited for that the agent has at once, and how long it is left alone if none came.
+/// How long an answer is waited for that the agent has at once, and how long it is left alone if none came: at first,
+/// if it runs, as it is late then; and at last, or if it does not.
 const AT_ONCE_NS: u64 = 10_000_000;
+const LATE_PAUSE_NS_MIN: u64 = 100_000_000;
 const AT_ONCE_PAUSE_NS: u64 = 2_000_000_000;
 /// How long it counts that there is no agent (rule 1).
 const KNOWN_NS: u64 = 1_000_000_000;
@@ -52,6 +54,8 @@ static LEFT_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 static LEFT_BECAUSE: ReasonCell = ReasonCell::new();
 /// How long the agent is to be left alone the next time that it is silent.
 static SILENT_PAUSE_NS: AtomicU64 = AtomicU64::new(SILENT_NS_MIN);
+/// The same of one that runs, and was late with what it has at once.
+static LATE_PAUSE_NS: AtomicU64 = AtomicU64::new(LATE_PAUSE_NS_MIN);
 
 /// Whether this host has an agent that we may ask, and that runs.
 #[inline]
@@ -64,11 +68,12 @@ pub fn is_there() -> bool {
     now_ns >= LEFT_UNTIL_NS.load(Relaxed) && (page::is_fresh(now_ns, STALE_NS) || look(now_ns))
 }
 
-/// Why a connection to elsewhere is the kernel's: the agent that this host has may be left alone at the moment, so that
-/// [`is_there`] says that there is none. That tells more than that nobody else goes there.
+/// Why a connection to elsewhere, or from there, is the kernel's: the agent that this host has may be left alone at the
+/// moment, so that [`is_there`] says that there is none. That tells more than that nobody else goes there.
 #[must_use]
 pub fn why_unmet(reason: Reason) -> Reason {
-    let is_left = reason == Reason::NotLocal && crate::config().agent && kernel::now_ns() < LEFT_UNTIL_NS.load(Relaxed);
+    let is_vague = matches!(reason, Reason::NotLocal | Reason::CameOverTcp);
+    let is_left = is_vague && crate::config().agent && kernel::now_ns() < LEFT_UNTIL_NS.load(Relaxed);
     LEFT_BECAUSE.get().filter(|_| is_left).unwrap_or(reason)
 }
 
@@ -96,6 +101,16 @@ fn note_silence() {
     let pause_ns = SILENT_PAUSE_NS.load(Relaxed);
     SILENT_PAUSE_NS.store(pause_ns.saturating_mul(2).min(SILENT_NS_MAX), Relaxed);
     leave_alone(pause_ns, Some(Reason::AgentSilent));
+}
+
+/// How long the agent is left alone that has not said in time what it has at once. `runs`: by its page.
+fn late_pause_ns(runs: bool) -> u64 {
+    if !runs {
+        return AT_ONCE_PAUSE_NS;
+    }
+    let pause_ns = LATE_PAUSE_NS.load(Relaxed);
+    LATE_PAUSE_NS.store(pause_ns.saturating_mul(2).min(AT_ONCE_PAUSE_NS), Relaxed);
+    pause_ns
 }
 
 /// A connection to the agent.
@@ -180,7 +195,8 @@ impl Carrier {
         let deadline = kernel::now_ns().saturating_add(AT_ONCE_NS);
         self.await_answer(deadline, || ()).inspect_err(|reason| {
             // Who is not known to be the agent is none.
-            leave_alone(AT_ONCE_PAUSE_NS, Some(*reason).filter(|_| self.proven));
+            let runs = page::is_fresh(kernel::now_ns(), STALE_NS);
+            leave_alone(late_pause_ns(runs), Some(*reason).filter(|_| self.proven || runs));
         })
     }
 
@@ -257,6 +273,7 @@ fn understood(came: &message::Came, bytes: &[u8]) -> Result<Said, Reason> {
     match bytes.get(..came.length).and_then(Answer::decode) {
         Some((answer, besides)) if answer.has_descriptor() == had => {
             SILENT_PAUSE_NS.store(SILENT_NS_MIN, Relaxed);
+            LATE_PAUSE_NS.store(LATE_PAUSE_NS_MIN, Relaxed);
             if had && descriptor.is_none() {
                 return Err(Reason::AgentFull);
             }
@@ -300,10 +317,19 @@ mod tests {
         leave_alone(KNOWN_NS, None);
         assert!(!is_there());
         assert_eq!((why(), why_unmet(Reason::BridgeFull)), (Reason::AgentSilent, Reason::BridgeFull));
+        assert_eq!(why_unmet(Reason::CameOverTcp), Reason::AgentSilent, "at the server");
         leave_alone(2 * LONG_NS, None);
         assert_eq!(why(), Reason::NotLocal);
         LEFT_UNTIL_NS.store(0, Relaxed);
         LEFT_BECAUSE.set(Some(Reason::AgentSilent));
         assert_eq!(why(), Reason::NotLocal, "it is over");
+    }
+
+    /// One late answer used to be two seconds of TCP, also of an agent that says that it runs.
+    #[test]
+    fn an_agent_that_runs_and_is_late_is_left_alone_for_a_moment_and_longer_each_time() {
+        assert_eq!(late_pause_ns(false), AT_ONCE_PAUSE_NS);
+        let pauses = [(); 7].map(|()| late_pause_ns(true) / 1_000_000);
+        assert_eq!(pauses, [100, 200, 400, 800, 1600, 2000, 2000]);
     }
 }

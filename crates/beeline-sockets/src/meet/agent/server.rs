@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_meeting::agent::{Carrier, Said, is_there, page};
+use beeline_meeting::agent::{Carrier, Said, is_there, page, why_unmet};
 use beeline_shm::Fd;
 use beeline_stats::{Poison, Reason, Role};
 use beeline_wire::agent::{Answer, Question};
@@ -34,8 +34,13 @@ pub(in crate::meet) fn came_over_tcp(
 ) -> Result<(), Reason> {
     let place = listener.place.load(Relaxed).checked_sub(1);
     // In this order: who asks whether there is an agent finds the page of a new one.
-    if !is_there() || !place.is_some_and(page::tells_of) || !may_serve(listener) {
+    let is_there = is_there();
+    if !place.is_some_and(page::tells_of) || !may_serve(listener) {
         return Err(Reason::CameOverTcp);
+    }
+    if !is_there {
+        // It would have been asked, and may be one that was silent.
+        return Err(why_unmet(Reason::CameOverTcp));
     }
     if !pool::may_hold() {
         return Err(Reason::DescriptorsShort);
