@@ -356,3 +356,35 @@ def descriptors_run_short():
         few, its = b.serve(prefix=["prlimit", f"--nofile={limit}"])
         a.app("duplex", b.address, its, 200_000, 200_000).finish()
         few.kill()
+
+
+# Makes so many connections, each of which is served; prints how long the last one took to be, in milliseconds, and keeps them.
+KEEPS = """
+import socket, sys, time
+kept = []
+for _ in range(int(sys.argv[3])):
+    began = time.monotonic()
+    kept.append(socket.create_connection((sys.argv[1], int(sys.argv[2]))))
+    kept[-1].sendall(b"echo\\n")
+    kept[-1].sendall(b"x")
+    assert kept[-1].recv(1) == b"x"
+print((time.monotonic() - began) * 1000, flush=True)
+sys.stdin.readline()
+"""
+
+
+@case()
+def a_server_with_all_its_lanes_keeps_nobody_waiting():
+    """A server spends an eighth of its descriptors on lanes; whoever comes then is on TCP at once, and does not wait for a lane."""
+    pods = Pods()
+    a, b = pods.pair()
+    server, port = b.serve(prefix=["prlimit", "--nofile=128"])
+    keeps = lambda count: a.run(sys.executable, "-c", KEEPS, b.address, port, count)
+    first = keeps(20)
+    first.line()
+    assert 8 <= pods.lanes(server) <= 16, (pods.lanes(server), pods.reasons(server))
+    # Each of them is new: nobody knows yet.
+    took = [float(keeps(1).line()) for _ in range(4)]
+    note(f"{took} ms, {pods.reasons(server)}")
+    assert pods.reasons(server).get("descriptors_short", 0) > 0, pods.reasons(server)
+    assert min(took) < 60, took

