@@ -6,7 +6,7 @@
 //!    connection ([`Desk::confirmed`]). Whatever fails at the client before has no witness.
 //! 3. A server that asks before that waits ([`super::waiting`]), 20 ms at most, and for no offer that was made later;
 //!    where others were kept waiting for too long, 1 ms. A client who lets servers wait too often, and confirms too
-//!    late or not at all, has no offers for the rest of a minute.
+//!    late or not at all, has no offers for the rest of a minute; what it confirms in time makes up for some of that.
 //! 4. An offer is given once, to who holds the other end of that connection, by the kernel's word.
 //! 5. Everybody has a share of the agent's time: so many messages in a second ([`Desk::may_speak`]), so many
 //!    announcements, and so many probes, since all servers of the host ask for those. And who proves connections for
@@ -29,10 +29,10 @@ use beeline_meeting::agent::host::{Page, Pair};
 use beeline_wire::agent::{Answer, Besides};
 
 use self::shares::{
-    ANNOUNCED, CARRIERS, HARDLY_OFFERED, HASTE, HELD, MESSAGES, MISLED, MISSED, NEVER_IN_PLACE, PROBES, SPEAKS_TIMES,
-    SPEAKS_WITHIN, STALLED_MAX, TARDY, UNPROVED, UNREAD, VAIN_MAX,
+    ANNOUNCED, CARRIERS, HARDLY_OFFERED, HASTE, HELD, MAKES_UP, MESSAGES, MISLED, MISSED, NEVER_IN_PLACE, PROBES,
+    SPEAKS_TIMES, SPEAKS_WITHIN, STALLED_MAX, TARDY, UNPROVED, UNREAD, VAIN_MAX,
 };
-use super::lately::{Lately, Stalls};
+use super::lately::{Faults, Lately, Stalls};
 use super::offers::{Client, Content, Left, Offer, Offers, Server, judge};
 use super::quotas::{Holder, Quotas, Room};
 use super::served::Served;
@@ -95,7 +95,7 @@ pub struct Desk<C, D> {
     missed: Lately,
     misled: Lately,
     unproved: Lately,
-    vain: Lately,
+    vain: Faults,
     stalls: Stalls,
 }
 
@@ -121,7 +121,7 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             missed: Lately::new(second, MISSED, now),
             misled: Lately::new(second, MISLED, now),
             unproved: Lately::new(second, UNPROVED, now),
-            vain: Lately::new(minute, VAIN_MAX, now),
+            vain: Faults::new(minute, VAIN_MAX, MAKES_UP, now),
             stalls: Stalls::new(minute, STALLED_MAX, now),
         }
     }
@@ -345,6 +345,9 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             return says;
         };
         let holder = self.carriers.get(&id).map(|entry| entry.holder);
+        if self.offers.get(offer).is_some_and(|offer| now.saturating_duration_since(offer.since) < TARDY) {
+            holder.inspect(|holder| self.vain.make_up(*holder, now));
+        }
         let mut says = self.plainly(id, Answer::Done);
         if let Some(asked) = self.waiting.take(pair) {
             says.extend(self.answer(offer, &asked, now));

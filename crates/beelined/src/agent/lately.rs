@@ -40,6 +40,41 @@ impl Lately {
     }
 }
 
+/// Counts faults within a stretch of time. So many merits make up for one.
+#[derive(Debug)]
+pub struct Faults {
+    faults: Lately,
+    merits: Lately,
+    worth: usize,
+}
+
+impl Faults {
+    /// Nothing was counted yet.
+    pub fn new(lasts: Duration, limits: Limits, worth: usize, now: Instant) -> Self {
+        let any = Limits { all: usize::MAX, of_user: usize::MAX, of_holder: usize::MAX };
+        Self { faults: Lately::new(lasts, limits, now), merits: Lately::new(lasts, any, now), worth }
+    }
+
+    /// What is counted in this stretch.
+    pub fn counts(&mut self, now: Instant) -> &mut Quotas {
+        self.faults.counts(now)
+    }
+
+    /// Counts a fault, if there is room.
+    pub fn take(&mut self, holder: Holder, now: Instant) {
+        self.faults.take(holder, now);
+    }
+
+    /// Counts a merit. None is saved up: where there is no fault it makes up for none that comes.
+    pub fn make_up(&mut self, holder: Holder, now: Instant) {
+        self.merits.take(holder, now);
+        let faults = self.faults.counts(now);
+        if self.merits.counts(now).of_holder(holder).is_multiple_of(self.worth) && faults.of_holder(holder) != 0 {
+            faults.give(holder);
+        }
+    }
+}
+
 /// Destinations that are remembered for who wants to go there.
 #[derive(Debug)]
 pub struct Remembered {
@@ -145,6 +180,23 @@ mod tests {
         assert!(remembered.has(at(9), (1, 1), now + lasts));
         (0..10).for_each(|port| remembered.remove(at(port), (1, 1)));
         assert!(remembered.quotas.is_unused() && remembered.until.is_empty());
+    }
+
+    #[test]
+    fn so_many_merits_make_up_for_a_fault_and_none_is_saved_up() {
+        let (now, minute) = (Instant::now(), Duration::from_secs(60));
+        let mut faults = Faults::new(minute, Limits { all: usize::MAX, of_user: 8, of_holder: 4 }, 3, now);
+        (0..30).for_each(|_| faults.make_up((1, 1), now));
+        (0..9).for_each(|_| faults.take((1, 1), now));
+        assert!(!faults.counts(now).has_room((1, 1)) && faults.counts(now).has_room((1, 2)));
+        for left in [4, 4, 3, 3] {
+            faults.make_up((1, 1), now);
+            assert_eq!(faults.counts(now).of_holder((1, 1)), left);
+        }
+        (0..30).for_each(|_| faults.make_up((1, 1), now));
+        assert_eq!(faults.counts(now).of_holder((1, 1)), 0);
+        faults.take((1, 1), now);
+        assert_eq!(faults.counts(now + minute).of_holder((1, 1)), 0);
     }
 
     #[test]

@@ -358,7 +358,7 @@ mod tests {
         let later = now + FRUITLESS_BARRED;
         assert!(served.may_learn(at(1), CLIENT, later) && !is_likely(&served, at(1), CLIENT, 1, later));
         // Its connections come out elsewhere than where the server that has announced itself is.
-        served.reached(at(1), CLIENT, server(0, 6), (at(8080), true), later);
-        assert!(served.likely(at(1), CLIENT, 1, later).contains(&place_of(6, 8080)));
+        served.reached(at(1), CLIENT, server(0, 7), (at(8080), true), later);
+        assert!(served.likely(at(1), CLIENT, 1, later).contains(&place_of(7, 8080)));
     }
 }

@@ -27,6 +27,8 @@ pub const MISLED: Limits = Limits { all: 32_768, of_user: 16_384, of_holder: 819
 pub const UNPROVED: Limits = MISSED;
 /// Servers that a client may let wait in vain, in a minute.
 pub const VAIN_MAX: Limits = Limits { all: usize::MAX, of_user: 64, of_holder: 16 };
+/// Offers in time that make up for one of those: who shares busy CPUs is late now and then.
+pub const MAKES_UP: usize = 16;
 /// How long servers may be kept waiting in vain at a listener, in a minute, by all clients together.
 pub const STALLED_MAX: Duration = Duration::from_secs(5);
 /// So many times as long counts a wait for a client that does not come to be in place.

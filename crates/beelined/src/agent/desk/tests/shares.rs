@@ -162,6 +162,28 @@ fn a_client_that_leaves_who_waits_for_it_does_so_only_so_often() {
     assert_eq!(desk.query(900, there(), EVERYBODY, true, now), Queried::No(Answer::Full));
 }
 
+/// On busy CPUs one client in some dozens is late, and each minute used to end with TCP.
+#[test]
+fn who_is_in_place_in_time_mostly_may_be_late_now_and_then() {
+    let (mut desk, mut at) = (desk(Instant::now()), Instant::now());
+    let mut connect = |late: bool| {
+        let id = 3;
+        assert!(desk.come(id, "client", A, at));
+        let Queried::Likely(offer) = desk.query(id, there(), EVERYBODY, true, at) else { return false };
+        assert!(desk.offered(id, offer, 7, at));
+        assert_eq!(ask(&mut desk, 70, at), []);
+        at += if late { TARDY } else { TARDY / 100 };
+        // Its server is another one: it lets this one wait in vain.
+        assert_eq!(desk.confirmed(id, Some(pair(71)), EVERYBODY, at), [done(), none()].concat());
+        assert_eq!(ask(&mut desk, 71, at), lane(7));
+        let _ = desk.gone(id, at);
+        true
+    };
+    assert!((0..20 * VAIN_MAX.of_holder).all(|number| connect(number % (MAKES_UP + 1) == 0)));
+    let late = (0..100).filter(|_| connect(true)).count();
+    assert!((VAIN_MAX.of_holder - 2..=VAIN_MAX.of_holder).contains(&late), "{late}");
+}
+
 #[test]
 fn a_user_who_fills_the_desk_gives_way() {
     let now = Instant::now();
