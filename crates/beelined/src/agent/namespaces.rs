@@ -9,7 +9,7 @@ use std::fs::File;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use beeline_meeting::agent::host as agent;
@@ -30,6 +30,8 @@ const NAME_KNOWN: Duration = Duration::from_secs(2);
 const ADDRESSES_KNOWN: Duration = Duration::from_secs(10);
 /// Within which addresses that were not found are not looked for again.
 const ADDRESSES_FRESH: Duration = Duration::from_secs(1);
+/// How long those count that were found before a look that has failed, as it does where CPUs or memory are short.
+const ADDRESSES_OLD: Duration = Duration::from_secs(60);
 const KNOWN_MAX: usize = 4096;
 /// Addresses of a namespace that count, and datagrams that are read to find them.
 const ADDRESSES_MAX: usize = 256;
@@ -38,6 +40,32 @@ const DATAGRAMS_MAX: usize = 16;
 /// The addresses of a namespace.
 pub type Addresses = Arc<HashSet<IpAddr>>;
 
+/// What the last look at a namespace's addresses has brought.
+#[derive(Debug)]
+struct Looked {
+    /// When it was.
+    at: Instant,
+    /// Until when nobody looks again, but for one that is not there.
+    until: Instant,
+    /// The last that was found, and when.
+    found: Option<(Instant, Addresses)>,
+}
+
+impl Looked {
+    fn known(&self, now: Instant) -> Option<Known> {
+        let (since, addresses) = self.found.as_ref()?;
+        let is_known = now.saturating_duration_since(*since) < ADDRESSES_OLD;
+        is_known.then(|| Known { addresses: Arc::clone(addresses), is_old: *since != self.at })
+    }
+}
+
+/// Addresses that count.
+struct Known {
+    addresses: Addresses,
+    /// The last look has failed: there may be others by now.
+    is_old: bool,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Namespaces {
@@ -45,7 +73,7 @@ pub struct Namespaces {
     /// One of the agent's own, where nobody else is.
     own: File,
     names: Mutex<HashMap<u64, (Instant, Option<String>)>>,
-    addresses: Mutex<HashMap<u64, (Instant, Addresses)>>,
+    addresses: Mutex<HashMap<u64, Looked>>,
 }
 
 impl Namespaces {
@@ -94,37 +122,80 @@ impl Namespaces {
         })
     }
 
-    /// The addresses of that namespace, without those of its loopback. To be asked in a section of care.
-    pub fn addresses(&self, cookie: u64, carrier: i32, now: Instant) -> Addresses {
-        known(&self.addresses, cookie, now, ADDRESSES_KNOWN).unwrap_or_else(|| self.look(cookie, carrier, now))
+    /// The addresses of that namespace, without those of its loopback; none if nothing is known of them. To be asked in
+    /// a section of care.
+    pub fn addresses(&self, cookie: u64, carrier: i32, now: Instant) -> Option<Addresses> {
+        self.seen(cookie, carrier, now).map(|known| known.addresses)
     }
 
-    /// All that `of` says of its addresses, as a set. They are looked for again if that is nothing: one may be new. To
-    /// be asked in a section of care.
-    pub fn sum(&self, cookie: u64, carrier: i32, now: Instant, of: impl Fn(IpAddr) -> u64) -> u64 {
-        let sum = |addresses: &Addresses| addresses.iter().fold(0, |set, ip| set | of(*ip));
-        let known_ones = sum(&self.addresses(cookie, carrier, now));
-        match known(&self.addresses, cookie, now, ADDRESSES_FRESH) {
-            None if known_ones == 0 => sum(&self.look(cookie, carrier, now)),
-            _ => known_ones,
-        }
+    /// All that `of` says of its addresses, as a set, if that is known. They are looked for again if that is nothing:
+    /// one may be new. To be asked in a section of care.
+    pub fn sum(&self, cookie: u64, carrier: i32, now: Instant, of: impl Fn(IpAddr) -> u64) -> Option<u64> {
+        let sum = |known: &Known| known.addresses.iter().fold(0, |set, ip| set | of(*ip));
+        self.told(cookie, carrier, now, sum, 0)
     }
 
-    /// Whether that namespace has an address. To be asked in a section of care.
-    pub fn has(&self, cookie: u64, carrier: i32, ip: IpAddr, now: Instant) -> bool {
-        if self.addresses(cookie, carrier, now).contains(&ip) {
-            return true;
-        }
-        // It may be new.
-        match known(&self.addresses, cookie, now, ADDRESSES_FRESH) {
-            Some(_) => false,
-            None => self.look(cookie, carrier, now).contains(&ip),
-        }
+    /// Whether that namespace has an address, if that is known. To be asked in a section of care.
+    pub fn has(&self, cookie: u64, carrier: i32, ip: IpAddr, now: Instant) -> Option<bool> {
+        self.told(cookie, carrier, now, |known| known.addresses.contains(&ip), false)
     }
 
-    fn look(&self, cookie: u64, carrier: i32, now: Instant) -> Addresses {
-        let found = agent::namespace_of(carrier).map(addresses_in).unwrap_or_default();
-        keep(&self.addresses, cookie, now, Arc::new(found))
+    /// What its addresses tell. If that is `nothing` they are looked for again, and if that fails nobody knows.
+    fn told<R: PartialEq>(
+        &self,
+        cookie: u64,
+        carrier: i32,
+        now: Instant,
+        tell: impl Fn(&Known) -> R,
+        nothing: R,
+    ) -> Option<R> {
+        let known = self.seen(cookie, carrier, now);
+        if let Some(told) = known.as_ref().map(&tell).filter(|told| *told != nothing) {
+            return Some(told);
+        }
+        let known = if self.is_fresh(cookie, now) { known } else { self.look(cookie, carrier, now) }?;
+        Some(tell(&known)).filter(|told| *told != nothing || !known.is_old)
+    }
+
+    fn seen(&self, cookie: u64, carrier: i32, now: Instant) -> Option<Known> {
+        self.remembered(cookie, now).unwrap_or_else(|| self.look(cookie, carrier, now))
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<u64, Looked>> {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known without a look; none if it is time for one. Then one looks, and others go on with what was known.
+    fn remembered(&self, cookie: u64, now: Instant) -> Option<Option<Known>> {
+        let mut all = self.all();
+        let looked = all.get_mut(&cookie)?;
+        if now >= looked.until {
+            looked.until = now + ADDRESSES_FRESH;
+            return None;
+        }
+        Some(looked.known(now))
+    }
+
+    fn is_fresh(&self, cookie: u64, now: Instant) -> bool {
+        self.all().get(&cookie).is_some_and(|looked| now.saturating_duration_since(looked.at) < ADDRESSES_FRESH)
+    }
+
+    fn look(&self, cookie: u64, carrier: i32, now: Instant) -> Option<Known> {
+        let found = agent::namespace_of(carrier).ok().and_then(addresses_in);
+        let mut all = self.all();
+        if all.len() >= KNOWN_MAX && !all.contains_key(&cookie) {
+            all.retain(|_, looked| now.saturating_duration_since(looked.at) < ADDRESSES_FRESH);
+            if all.len() >= KNOWN_MAX {
+                all.clear();
+            }
+        }
+        let lasts = if found.is_some() { ADDRESSES_KNOWN } else { ADDRESSES_FRESH };
+        let looked = all.entry(cookie).or_insert(Looked { at: now, until: now, found: None });
+        (looked.at, looked.until) = (now, now + lasts);
+        if let Some(found) = found {
+            looked.found = Some((now, Arc::new(found)));
+        }
+        looked.known(now)
     }
 }
 
@@ -169,8 +240,8 @@ fn name_of(namespace: &OwnedFd) -> Option<String> {
     entries.find(is_it)?.file_name().into_string().ok()
 }
 
-/// The addresses of a namespace, found by a thread that enters it.
-fn addresses_in(namespace: OwnedFd) -> HashSet<IpAddr> {
+/// The addresses of a namespace, found by a thread that enters it; none if that cannot be done.
+fn addresses_in(namespace: OwnedFd) -> Option<HashSet<IpAddr>> {
     let inside = move || -> nix::Result<HashSet<IpAddr>> {
         setns(namespace.as_fd(), CloneFlags::CLONE_NEWNET)?;
         let netlink =
@@ -193,7 +264,7 @@ fn addresses_in(namespace: OwnedFd) -> HashSet<IpAddr> {
         Ok(found)
     };
     let thread = std::thread::Builder::new().stack_size(128 << 10).spawn(inside);
-    thread.ok().and_then(|thread| thread.join().ok()).and_then(Result::ok).unwrap_or_default()
+    thread.ok()?.join().ok()?.ok()
 }
 
 /// Whether an address leads from elsewhere to one namespace.
@@ -230,16 +301,38 @@ mod tests {
             })
             .filter(is_reachable)
             .collect();
-        assert_eq!(*found, wanted);
-        assert_eq!(addresses_in(namespace), wanted);
+        assert_eq!(found.as_deref(), Some(&wanted));
+        assert_eq!(addresses_in(namespace).as_ref(), Some(&wanted));
         assert_eq!(namespaces.within(socket.as_raw_fd(), || 7), Some(7));
         assert_eq!(namespaces.within(-1, || 7), None);
-        assert!(!namespaces.has(1, socket.as_raw_fd(), "192.0.2.1".parse().unwrap(), now));
+        assert_eq!(namespaces.has(1, socket.as_raw_fd(), "192.0.2.1".parse().unwrap(), now), Some(false));
         assert_eq!(
-            namespaces.sum(1, socket.as_raw_fd(), now, |ip| u64::from(wanted.contains(&ip))) != 0,
-            !wanted.is_empty()
+            namespaces.sum(1, socket.as_raw_fd(), now, |ip| u64::from(wanted.contains(&ip))),
+            Some(u64::from(!wanted.is_empty()))
         );
-        assert_eq!(namespaces.sum(1, socket.as_raw_fd(), now, |_| 0), 0);
+        assert_eq!(namespaces.sum(1, socket.as_raw_fd(), now, |_| 0), Some(0));
+    }
+
+    /// A look that had failed used to tell that there are no addresses.
+    #[test]
+    fn where_a_look_fails_what_was_found_before_counts_for_a_while() {
+        const NOBODY: i32 = -1;
+        let (namespaces, now) = (Namespaces::new().unwrap(), Instant::now());
+        let (own, other) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+        assert_eq!(namespaces.has(7, NOBODY, own, now), None);
+        assert_eq!(namespaces.sum(7, NOBODY, now, |_| 1), None);
+        let until = now + ADDRESSES_KNOWN;
+        let found = Some((now, Arc::new(HashSet::from([own]))));
+        namespaces.all().insert(7, Looked { at: now, until, found });
+        assert_eq!((namespaces.has(7, NOBODY, own, now), namespaces.has(7, NOBODY, other, now)), (Some(true), Some(false)));
+        // One looks, and meanwhile others go on with what was known.
+        assert!(namespaces.remembered(7, until).is_none());
+        assert!(namespaces.remembered(7, until).is_some_and(|known| known.is_some_and(|known| !known.is_old)));
+        assert!(namespaces.look(7, NOBODY, until).is_some_and(|known| known.is_old));
+        assert_eq!((namespaces.has(7, NOBODY, own, until), namespaces.has(7, NOBODY, other, until)), (Some(true), None));
+        assert_eq!((namespaces.sum(7, NOBODY, until, |_| 4), namespaces.sum(7, NOBODY, until, |_| 0)), (Some(4), None));
+        let late = now + ADDRESSES_OLD;
+        assert_eq!((namespaces.has(7, NOBODY, own, late), namespaces.addresses(7, NOBODY, late)), (None, None));
     }
 
     /// A name in the host's namespace can be taken by whoever guesses it.

@@ -363,8 +363,8 @@ impl Serving {
                 }
                 let offer = may?;
                 let (local, remote) = (plain(local), plain(remote));
-                let pair = self.pair(carrier, holder, socket, End::Client, (local, remote));
-                let groups = self.groups_at(carrier, holder, local.ip(), now);
+                let pair = self.pair(carrier, holder, socket, End::Client, (local, remote))?;
+                let groups = self.groups_at(carrier, holder, local.ip(), now).ok_or(Answer::Full)?;
                 let says = self.desk().confirmed(id, pair, groups, now);
                 self.say_all(says);
                 self.watch_lane(offer);
@@ -377,12 +377,14 @@ impl Serving {
                     say(carrier, Answer::Full, Besides::default(), None);
                     return Ok(());
                 }
-                let Some(pair) = self.pair(carrier, holder, socket, End::Server, (local, remote)) else {
+                let Some(pair) = self.pair(carrier, holder, socket, End::Server, (local, remote))? else {
                     say(carrier, Answer::Unproved, Besides::default(), None);
                     return Ok(());
                 };
-                let server = Server { holder, groups: self.groups_at(carrier, holder, local.ip(), now) };
-                let is_own = self.has(carrier, holder, local.ip(), now);
+                // Where that is not known its client had better go on at once.
+                let groups = self.groups_at(carrier, holder, local.ip(), now).unwrap_or(0);
+                let server = Server { holder, groups };
+                let is_own = self.has(carrier, holder, local.ip(), now).unwrap_or(false);
                 let asked = Asked { carrier: id, server, at: local, is_own, place, since: now, patience: ASKED, newest: 0 };
                 let says = self.desk().asked(pair, asked, now);
                 self.say_all(says);
@@ -398,7 +400,8 @@ impl Serving {
         Ok(())
     }
 
-    /// Which connection a socket of the carrier's process is an end of, by the kernel's word.
+    /// Which connection a socket of the carrier's process is an end of, by the kernel's word. An error if nobody may ask
+    /// at the moment.
     fn pair(
         &self,
         carrier: &Strange,
@@ -406,9 +409,9 @@ impl Serving {
         socket: u32,
         end: End,
         (local, remote): (SocketAddr, SocketAddr),
-    ) -> Option<Pair> {
-        let prover = self.prover.as_ref()?;
-        let section = self.care.enter(holder)?;
+    ) -> Result<Option<Pair>, Answer> {
+        let Some(prover) = &self.prover else { return Ok(None) };
+        let section = self.care.enter(holder).ok_or(Answer::Full)?;
         let taken = match agent::taken_from(carrier.fd(), socket) {
             Ok(fd) => self.care.of(fd, holder),
             Err(errno) => {
@@ -416,20 +419,21 @@ impl Serving {
                     let error = std::io::Error::from_raw_os_error(errno.0);
                     self.trouble.line(format_args!("cannot take a socket from its process: {error}"));
                 }
-                return None;
+                return Ok(None);
             }
         };
         let prove = || prover.pair(taken.fd(), end, local, remote);
         let pair = self.namespaces.within(carrier.fd(), prove).flatten();
         taken.close_now(&section);
-        pair
+        Ok(pair)
     }
 
     /// Only to those who may meet somebody: it tells when connections begin.
     fn send_page(&self, carrier: &Strange, holder: Holder, now: Instant) {
         let (answer, page) = match self.groups_anywhere(carrier, holder, now) {
-            0 => (Answer::Refused, None),
-            _ => (Answer::Page, Some(self.page.as_raw_fd())),
+            None => (Answer::Full, None),
+            Some(0) => (Answer::Refused, None),
+            Some(_) => (Answer::Page, Some(self.page.as_raw_fd())),
         };
         say(carrier, answer, Besides::default(), page);
     }
@@ -447,7 +451,7 @@ impl Serving {
         if self.prover.is_none() {
             return Err(Answer::Unproved);
         }
-        let groups = self.groups_anywhere(carrier, holder, now);
+        let groups = self.groups_anywhere(carrier, holder, now).ok_or(Answer::Full)?;
         let queried = self.desk().query(id, destination, groups, is_private(destination.ip()), now);
         let offer = match queried {
             Queried::No(answer) => return Err(answer),

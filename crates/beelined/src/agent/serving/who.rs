@@ -19,27 +19,28 @@ impl Serving {
     }
 
     /// The groups that a carrier's holder may turn out to be in at any of the addresses that its namespace has: who has
-    /// none of a group's is told nothing, and keeps nobody waiting.
-    pub(super) fn groups_anywhere(&self, carrier: &Strange, holder: Holder, now: Instant) -> u64 {
+    /// none of a group's is told nothing, and keeps nobody waiting. None if nobody knows at the moment.
+    pub(super) fn groups_anywhere(&self, carrier: &Strange, holder: Holder, now: Instant) -> Option<u64> {
         let most = self.groups(carrier, holder, None, now);
         if most == 0 || !self.rules.name_addresses() {
-            return most;
+            return Some(most);
         }
         let name = self.name(carrier, holder, now);
         let at = |ip| self.rules.groups(name.as_deref(), Some(ip), holder.0);
-        let Some(_section) = self.care.enter(holder) else { return 0 };
+        let _section = self.care.enter(holder)?;
         self.namespaces.sum(holder.1, carrier.fd(), now, at)
     }
 
-    /// Those at an address that the holder claims to be at. Where addresses matter its namespace must have it.
-    pub(super) fn groups_at(&self, carrier: &Strange, holder: Holder, ip: IpAddr, now: Instant) -> u64 {
-        let is_so = !self.rules.name_addresses() || self.has(carrier, holder, ip, now);
-        if is_so { self.groups(carrier, holder, Some(ip), now) } else { 0 }
+    /// Those at an address that the holder claims to be at. Where addresses matter its namespace must have it. None if
+    /// nobody knows at the moment.
+    pub(super) fn groups_at(&self, carrier: &Strange, holder: Holder, ip: IpAddr, now: Instant) -> Option<u64> {
+        let is_so = !self.rules.name_addresses() || self.has(carrier, holder, ip, now)?;
+        Some(if is_so { self.groups(carrier, holder, Some(ip), now) } else { 0 })
     }
 
-    /// Whether the kernel says that a holder's namespace has an address.
-    pub(super) fn has(&self, carrier: &Strange, holder: Holder, ip: IpAddr, now: Instant) -> bool {
-        let Some(_section) = self.care.enter(holder) else { return false };
+    /// Whether the kernel says that a holder's namespace has an address. None if nobody knows at the moment.
+    pub(super) fn has(&self, carrier: &Strange, holder: Holder, ip: IpAddr, now: Instant) -> Option<bool> {
+        let _section = self.care.enter(holder)?;
         self.namespaces.has(holder.1, carrier.fd(), ip, now)
     }
 
@@ -49,6 +50,7 @@ impl Serving {
             let Some(_section) = self.care.enter(holder) else { return };
             self.namespaces.addresses(holder.1, carrier.fd(), now)
         };
+        let Some(addresses) = addresses else { return };
         let is_any = local.ip().is_unspecified();
         let is_v4_only = is_any && local.is_ipv4();
         let at = |ip: &IpAddr| if is_any { !is_v4_only || ip.is_ipv4() } else { *ip == local.ip() };
