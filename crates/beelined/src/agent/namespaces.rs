@@ -324,12 +324,18 @@ mod tests {
         let until = now + ADDRESSES_KNOWN;
         let found = Some((now, Arc::new(HashSet::from([own]))));
         namespaces.all().insert(7, Looked { at: now, until, found });
-        assert_eq!((namespaces.has(7, NOBODY, own, now), namespaces.has(7, NOBODY, other, now)), (Some(true), Some(false)));
+        assert_eq!(
+            (namespaces.has(7, NOBODY, own, now), namespaces.has(7, NOBODY, other, now)),
+            (Some(true), Some(false))
+        );
         // One looks, and meanwhile others go on with what was known.
         assert!(namespaces.remembered(7, until).is_none());
         assert!(namespaces.remembered(7, until).is_some_and(|known| known.is_some_and(|known| !known.is_old)));
         assert!(namespaces.look(7, NOBODY, until).is_some_and(|known| known.is_old));
-        assert_eq!((namespaces.has(7, NOBODY, own, until), namespaces.has(7, NOBODY, other, until)), (Some(true), None));
+        assert_eq!(
+            (namespaces.has(7, NOBODY, own, until), namespaces.has(7, NOBODY, other, until)),
+            (Some(true), None)
+        );
         assert_eq!((namespaces.sum(7, NOBODY, until, |_| 4), namespaces.sum(7, NOBODY, until, |_| 0)), (Some(4), None));
         let late = now + ADDRESSES_OLD;
         assert_eq!((namespaces.has(7, NOBODY, own, late), namespaces.addresses(7, NOBODY, late)), (None, None));

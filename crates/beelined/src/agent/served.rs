@@ -8,7 +8,8 @@
 //!    namespace; unless one of its own was asked for there lately: then its server is slow. Meanwhile a connection may
 //!    tell where it comes out, which ends that: the server was only late, or is another than the one that was known.
 //! 4. Where a connection has told nothing of its server, nothing is tried to be learnt for [`FRUITLESS`], for that
-//!    client's user and namespace; for [`FRUITLESS_BARRED`] where it is barred. What is learnt otherwise counts at once.
+//!    client's user and namespace, and for [`FRUITLESS_BARRED`] where it is barred. What is learnt otherwise counts at
+//!    once.
 //! 5. One address may be served in several namespaces. Which of them a client reaches is for the kernel to say; its
 //!    offer is marked for [`MARKS_MAX`] of them.
 //! 6. What is remembered is bounded, in all, for each user, and for each user in each namespace. The oldest goes, found

@@ -385,7 +385,8 @@ impl Serving {
                 let groups = self.groups_at(carrier, holder, local.ip(), now).unwrap_or(0);
                 let server = Server { holder, groups };
                 let is_own = self.has(carrier, holder, local.ip(), now).unwrap_or(false);
-                let asked = Asked { carrier: id, server, at: local, is_own, place, since: now, patience: ASKED, newest: 0 };
+                let asked =
+                    Asked { carrier: id, server, at: local, is_own, place, since: now, patience: ASKED, newest: 0 };
                 let says = self.desk().asked(pair, asked, now);
                 self.say_all(says);
             }
@@ -400,8 +401,8 @@ impl Serving {
         Ok(())
     }
 
-    /// Which connection a socket of the carrier's process is an end of, by the kernel's word. An error if nobody may ask
-    /// at the moment.
+    /// Which connection a socket of the carrier's process is an end of, by the kernel's word. An error if it cannot be
+    /// asked now.
     fn pair(
         &self,
         carrier: &Strange,

@@ -147,7 +147,16 @@ mod tests {
 
     fn asked(carrier: u64, place: u32, since: Instant) -> Asked {
         let server = Server { holder: (0, 1), groups: 1 };
-        Asked { carrier, server, at: "10.0.0.2:80".parse().unwrap(), is_own: true, place, since, patience: ASKED, newest: carrier }
+        Asked {
+            carrier,
+            server,
+            at: "10.0.0.2:80".parse().unwrap(),
+            is_own: true,
+            place,
+            since,
+            patience: ASKED,
+            newest: carrier,
+        }
     }
 
     fn pair(client: u64) -> Pair {
