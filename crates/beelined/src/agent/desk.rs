@@ -345,8 +345,9 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             return says;
         };
         let holder = self.carriers.get(&id).map(|entry| entry.holder);
-        if self.offers.get(offer).is_some_and(|offer| now.saturating_duration_since(offer.since) < TARDY) {
-            holder.inspect(|holder| self.vain.make_up(*holder, now));
+        let is_in_time = |offer: &Offer<D>| now.saturating_duration_since(offer.since) < TARDY;
+        if let Some(holder) = holder.filter(|_| self.offers.get(offer).is_some_and(is_in_time)) {
+            self.vain.make_up(holder, now);
         }
         let mut says = self.plainly(id, Answer::Done);
         if let Some(asked) = self.waiting.take(pair) {
@@ -360,8 +361,8 @@ impl<C: Clone, D: Clone> Desk<C, D> {
             says.clear();
         }
         let (in_vain, waited) = self.nobody_comes(left, 1, now);
-        if waited >= TARDY {
-            holder.map(|holder| self.vain.take(holder, now));
+        if let Some(holder) = holder.filter(|_| waited >= TARDY) {
+            self.vain.take(holder, now);
         }
         says.extend(in_vain);
         says
