@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # `make test-rdma`: the tests of beeline-fabric over verbs on Soft-RoCE, of the choice of rails on a host of two packages,
-# and of two bridges with programs that talk through them, in virtual machines (run.sh). `make test-iwarp`, which is
-# `all.sh --iwarp`: the same on soft-iWARP, but for the hosts of two packages.
+# of two bridges with programs that talk through them, and of the layouts of programs and rails with load between the
+# nodes, in virtual machines (run.sh). `make test-iwarp`, which is `all.sh --iwarp`: the same on soft-iWARP, but for the
+# hosts of two packages.
 #
 # LIMIT     seconds that it may take in all, builds left out (default: 3600). Each step has a limit of its own, too.
 set -euo pipefail

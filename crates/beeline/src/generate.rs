@@ -68,6 +68,8 @@ const OPTIONS_VARIABLE: Entry =
     (ENVIRONMENT, "options of the library, as key=value,key=value; those of the command line win over them");
 const PRELOAD: Entry = ("LD_PRELOAD", "what it names is loaded, too, after the library");
 const PATH: Entry = ("PATH", "where programs are looked for");
+const INTEL_MPI: Entry = ("I_MPI_ROOT", "where Intel's MPI is, with IMB-MPI1 in its bin");
+const NO_COLOUR: Entry = ("NO_COLOR", "no colours, if it is set");
 const LOCALE: Entry = ("LC_ALL, LC_CTYPE, LANG", "whether lines are drawn with more than ASCII");
 
 /// What a manual page has beside what the command line says.
@@ -81,9 +83,11 @@ fn beside(page: &str) -> Beside {
         "beeline-stat" | "beeline-ss" | "beeline-top" | "beeline-doctor" => {
             (&[STATISTICS, CONFIGURATION, ADMIN_SOCKET], &[])
         }
-        "beeline-topo" => (&[CONFIGURATION, ADMIN_SOCKET], &[LOCALE]),
-        "beeline-bench" | "beeline-bench-demo" => (&[CONFIGURATION, ADMIN_SOCKET], &[PATH]),
-        "beeline-bench-paper" => (&[PAPER_RUN[0], PAPER_RUN[1], PAPER_RUN[2], PAPER_RUN[3], CONFIGURATION], &[PATH]),
+        "beeline-topo" => (&[CONFIGURATION, ADMIN_SOCKET], &[LOCALE, NO_COLOUR]),
+        "beeline-bench" | "beeline-bench-demo" => (&[CONFIGURATION, ADMIN_SOCKET], &[PATH, NO_COLOUR]),
+        "beeline-bench-paper" | "beeline-bench-mpi" => {
+            (&[PAPER_RUN[0], PAPER_RUN[1], PAPER_RUN[2], PAPER_RUN[3], CONFIGURATION], &[PATH, INTEL_MPI])
+        }
         "beeline-plan" => (&[PLANNED], &[]),
         "beeline-bench-compare" => (&[PAPER_RUN[1], PAPER_RUN[2]], &[]),
         "beeline-bench-report" => (&PAPER_RUN, &[]),

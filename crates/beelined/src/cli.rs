@@ -91,7 +91,9 @@ const AGENT_EXAMPLES: &str = "\
 Examples:
   beelined agent                           with /etc/beeline/beelined.toml, of which only [namespaces] counts
 
-It needs root, and no key. Programs find it at /run/beeline-agent/agent.sock; mount /run/beeline-agent into containers.";
+It needs root, and no key. Programs find it at /run/beeline-agent/agent.sock, or in their own
+network namespace, where it listens by itself; mount /run/beeline-agent into containers with a
+user namespace of their own, and with `find = false` into all.";
 
 /// `beelined agent`
 #[derive(Args, Debug)]

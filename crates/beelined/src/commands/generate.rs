@@ -33,10 +33,22 @@ const ENVIRONMENT: &[Entry] = &[
     ("FI_PROVIDER, FI_TCP_IFACE, ...", "libfabric's own variables: fabric(7)"),
 ];
 
+const AGENT_FILES: &[Entry] = &[
+    ("/etc/beeline/beelined.toml", "the configuration, of which [namespaces] counts: beelined.toml(5)"),
+    ("/run/beeline-agent/agent.sock", "where programs find the agent"),
+];
+
+const AGENT_ENVIRONMENT: &[Entry] =
+    &[("NOTIFY_SOCKET", "where the agent tells systemd that it is ready: sd_notify(3)")];
+
 /// What a manual page has beside what the command line says.
 fn beside(page: &str) -> Beside {
-    let environment = if matches!(page, "beelined" | "beelined-run") { ENVIRONMENT } else { &[] };
+    let (files, environment) = match page {
+        "beelined" | "beelined-run" => (FILES, ENVIRONMENT),
+        "beelined-agent" => (AGENT_FILES, AGENT_ENVIRONMENT),
+        _ => (FILES, &[] as &[Entry]),
+    };
     let see_also =
         &["beelined(1)", "beelined-run(1)", "beelined-status(1)", "beelined.toml(5)", "beeline(1)", "fabric(7)"];
-    Beside { files: FILES, environment, see_also }
+    Beside { files, environment, see_also }
 }
