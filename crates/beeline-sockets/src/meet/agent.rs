@@ -21,7 +21,7 @@ use super::pool::PooledLane;
 use crate::desc::Desc;
 use crate::side::state;
 use crate::wait::Mode;
-use crate::{ending, kernel, linux, process};
+use crate::{ending, kernel, limits, linux, process};
 
 pub(super) use client::{Unmet, attempt};
 pub(super) use enroll::enroll;
@@ -38,10 +38,12 @@ pub(super) enum Made {
     Answered(Reason, i32),
 }
 
-/// Whether clients from other namespaces may have lanes: under the conditions that hold for those at the door.
+/// Whether clients from other namespaces may have lanes: under the conditions that hold for those at the door, which
+/// hostile ones among them shut, too.
 fn may_serve(listener: &Listener) -> bool {
     let is_at_door = listener.door.get().is_some() && listener.serves();
-    is_at_door && !listener.is_leaving() && crate::config().policy != Policy::Strict
+    let is_shut = listener.is_leaving() || limits::had_hostile_clients();
+    is_at_door && !is_shut && crate::config().policy != Policy::Strict
 }
 
 /// Whether the TCP connection below a lane was cut, so that the lane has to end ("When a filter changes later").
