@@ -19,7 +19,6 @@
 //!    ([`crate::follow`]). So does the parent of a `vfork` whose child has demoted it ([`guest`]).
 //! 6. If a relay cannot be made, nothing has changed.
 
-mod aside;
 mod gate;
 pub(super) mod guest;
 mod pair;
@@ -35,7 +34,6 @@ use beeline_stats::{Counter, Reason, Role};
 use self::gate::Attendance;
 use self::pair::Pair;
 use self::process::Task;
-
 use self::pump::Relay;
 use crate::desc::{Desc, Kind, RxGuard, TxGuard};
 use crate::follow::{self, follow_if_relayed};

@@ -78,7 +78,7 @@ fn is_ring(process: &[u8], fd: i32) -> bool {
 }
 
 /// Writes where /proc has a descriptor of the process with this directory, and leaves at least one zero behind.
-pub(super) fn write_path(path: &mut [u8; 32], process: &[u8], fd: i32) {
+fn write_path(path: &mut [u8; 32], process: &[u8], fd: i32) {
     let mut digits = [0u8; 10];
     let mut count = 0usize;
     let mut left = fd.unsigned_abs();

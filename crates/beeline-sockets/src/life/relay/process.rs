@@ -17,7 +17,7 @@
 //!    [`PATIENCE_NS`] at most: whoever closes a file may have to wait for its file system (FUSE). Then it
 //!    [gives up](GIVEN_UP), and the relay finds that it is not wanted: one of the two is first, and the other one sees
 //!    it. The midwife shares the app's descriptors, so its end closes none.
-//! 6. A file that was put aside the relay keeps ([`super::aside`]). Its end closes that, after all that is the
+//! 6. A file that was put aside the relay keeps ([`beeline_guest::aside`]). Its end closes that, after all that is the
 //!    connection's.
 
 use core::arch::asm;
@@ -30,7 +30,6 @@ use beeline_shm::Fd;
 use beeline_shm::sys::{self, call};
 use beeline_stats::Reason;
 
-use super::aside::{OWN, with_put_aside};
 use super::pump::Relay;
 use crate::birth::{adopts_orphans, with_signals_blocked};
 use crate::{Errno, kernel, shed};
@@ -53,7 +52,7 @@ const LOOK_NS: i64 = 20_000_000;
 /// What a relay is to do.
 pub(super) struct Task {
     /// The descriptors it keeps.
-    pub fds: [i32; OWN],
+    pub fds: [i32; 5],
     /// Memory it keeps: address and length.
     pub memory: [(usize, usize); 2],
     /// What it does with them.
@@ -294,7 +293,7 @@ fn relay(birth: &Birth) -> ! {
     let _ = unsafe { call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name, 0, 0, 0, 0]) };
     // SAFETY: a NUL-terminated literal. No file system of the app's stays busy.
     let _ = unsafe { call(libc::SYS_chdir, [c"/".as_ptr() as usize, 0, 0, 0, 0, 0]) };
-    shed::descriptors(&mut with_put_aside(task.fds));
+    shed::descriptors(&mut task.fds.clone());
     if birth.say(READY) {
         sys::futex(birth.word(), libc::FUTEX_WAKE, 1, None);
         let [lane, side] = task.memory;
@@ -313,3 +312,6 @@ fn end() -> ! {
         let _ = unsafe { call(libc::SYS_exit_group, [0; 6]) };
     }
 }
+
+#[cfg(test)]
+mod tests;
