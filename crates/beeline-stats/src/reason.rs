@@ -72,6 +72,6 @@ closed_list! {
         AgentPending = "agent_pending": "The TCP connection to the other network namespace did not stand at once, so it was left to the kernel.",
         AgentUnproved = "agent_unproved": "The host's agent cannot tell which connection a socket is an end of: its kernel does not let it use bpf(2), or take descriptors.",
         AgentShortLived = "agent_short_lived": "Connections to that place in another network namespace are short-lived, and TCP makes those faster (option bridge_short_lived).",
-        HostileClients = "hostile_clients": "Clients have sent descriptors whose closing may take as long as they like, so the server lets nobody in at its doors for a minute, and each time for twice as long, up to a day.",
+        HostileClients = "hostile_clients": "Clients have sent descriptors whose closing may take as long as they like: the server lets nobody in at its doors for a while.",
     }
 }
