@@ -56,7 +56,7 @@ pub(crate) fn bury(fds: &[i32]) -> bool {
     if !proc::forks_into_own_pid_namespace() {
         return false;
     }
-    let Some(page) = shared_page() else { return false };
+    let Ok(page) = sys::map_shared_anonymous(PAGE_BYTES) else { return false };
     // SAFETY: a fresh page of zeroes, which makes valid atomics; it stays mapped as long as this is used.
     let shared = unsafe { &*page.cast::<Shared>() };
     let adopts = adopts_orphans();
@@ -80,13 +80,6 @@ pub(crate) fn bury(fds: &[i32]) -> bool {
     // SAFETY: nobody here uses it any more.
     unsafe { sys::unmap(page, PAGE_BYTES) };
     has_them
-}
-
-fn shared_page() -> Option<*mut u8> {
-    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-    let args = [0, PAGE_BYTES, prot as usize, flags as usize, usize::MAX, 0];
-    // SAFETY: a fresh mapping at an address the kernel chooses; nothing existing is replaced.
-    unsafe { call(libc::SYS_mmap, args) }.ok().map(|address| address as *mut u8)
 }
 
 /// Reaps the undertakers among this process's children that have ended, and remembers one more.
