@@ -101,6 +101,8 @@ struct Entry {
     group_until_ns: u64,
     /// No client finds a door there until then.
     doorless_until_ns: u64,
+    /// Since when one of its clients asks anew whether that is so.
+    asked_anew_ns: u64,
     /// The listener whose door somebody has tried again in vain; 0 for one on another host.
     vain_cookie: Option<u64>,
     /// Whether hellos are taken.
@@ -185,6 +187,7 @@ fn change(destination: SocketAddr, f: impl FnOnce(&mut Entry)) {
         target: None,
         group_until_ns: 0,
         doorless_until_ns: 0,
+        asked_anew_ns: 0,
         vain_cookie: None,
         untaken: Untaken::NEW,
         refused: None,
@@ -314,11 +317,24 @@ pub fn is_doorless(destination: SocketAddr, cookie: u64) -> bool {
     })
 }
 
-/// Whether a client has just found that who listens there has no door: nothing else is to be asked then.
+/// Whether a client has just found that who listens there has no door: nothing else is to be asked then. When that is
+/// as old as it may be, one client asks anew, and the others go by it for as long again: of twenty that connect in
+/// turns each would else ask.
 pub fn is_known_doorless(destination: SocketAddr) -> bool {
-    let Some(Entry { target: Some(target), doorless_until_ns, .. }) = recall(destination) else { return false };
     let now_ns = kernel::now_ns();
-    now_ns < doorless_until_ns && now_ns.saturating_sub(target.known_ns) < REMEMBERED_NS
+    let is_known = |entry: &mut Entry| {
+        let Some(target) = entry.target else { return false };
+        let until_ns = entry.doorless_until_ns.min(target.known_ns.saturating_add(REMEMBERED_NS));
+        if now_ns < until_ns {
+            return true;
+        }
+        let somebody_asks = now_ns.saturating_sub(entry.asked_anew_ns) < REMEMBERED_NS;
+        if !somebody_asks {
+            entry.asked_anew_ns = now_ns;
+        }
+        somebody_asks && now_ns < until_ns.saturating_add(REMEMBERED_NS)
+    };
+    remembered(|entries| asked_for(entries, destination).is_some_and(is_known))
 }
 
 /// Notes that a client found no door; or that what was remembered led nowhere.

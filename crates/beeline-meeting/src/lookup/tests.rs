@@ -32,6 +32,29 @@ fn a_listener_is_found_by_its_cookie_and_forgotten_when_it_is_gone() {
 }
 
 #[test]
+fn of_many_clients_one_asks_anew_whether_there_is_a_door() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let destination = tcp.local_addr().unwrap();
+    let source = SocketAddr::new(local(destination).unwrap().source, 2000);
+    // What is known counts for milliseconds, in which a busy machine may do nothing.
+    let asked_once = (0..100).any(|_| {
+        listener_now(destination, source).unwrap();
+        note_doorless(destination);
+        let until_ns = kernel::now_ns() + 2 * REMEMBERED_NS;
+        let asked: Vec<u64> = core::iter::from_fn(|| Some(kernel::now_ns()))
+            .take_while(|now_ns| *now_ns < until_ns)
+            .filter(|_| !is_known_doorless(destination))
+            .collect();
+        // Who asks says nothing here, and so all ask when twice the time is over.
+        !is_known_doorless(destination) && matches!(asked.as_slice(), [_])
+    });
+    assert!(asked_once);
+    drop(tcp);
+    forget();
+}
+
+#[test]
 fn a_destination_that_is_in_use_is_not_forgotten_for_others() {
     let _turn = ONE_AT_A_TIME.lock();
     let used = "127.0.0.77:7".parse().unwrap();
