@@ -69,6 +69,10 @@ pub const DIFFERENCES: &[(&str, &str)] = &[
         "a set that is kept over execve(2) does not tell the next program of bytes that this one was told of and did not read",
     ),
     ("names/client_port_is_not_free", "the client's port is reserved among lanes, not against an explicit bind in TCP"),
+    (
+        "options/defer_accept_of_a_silent_client",
+        "TCP_DEFER_ACCEPT is kept, and does not put off a client over a lane that says nothing",
+    ),
     ("options/peek_offset_set_late", "SO_PEEK_OFF cannot be switched on once a connection is a lane: ENOPROTOOPT"),
     (
         "options/send_buffer_set_late",
