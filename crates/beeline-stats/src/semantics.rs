@@ -57,6 +57,10 @@ pub struct OptionRow {
 /// A difference from kernel TCP that a program can see: the case that shows it, without its variant, and what it is.
 pub const DIFFERENCES: &[(&str, &str)] = &[
     (
+        "accept/of_a_silent_client_put_off",
+        "TCP_DEFER_ACCEPT is kept, and does not put off a client over a lane that says nothing",
+    ),
+    (
         "connect/dissolve_by_af_unspec",
         "after connecting to AF_UNSPEC the first send says EPIPE, not ECONNRESET: the fd is a fresh TCP socket",
     ),
@@ -69,10 +73,6 @@ pub const DIFFERENCES: &[(&str, &str)] = &[
         "a set that is kept over execve(2) does not tell the next program of bytes that this one was told of and did not read",
     ),
     ("names/client_port_is_not_free", "the client's port is reserved among lanes, not against an explicit bind in TCP"),
-    (
-        "options/defer_accept_of_a_silent_client",
-        "TCP_DEFER_ACCEPT is kept, and does not put off a client over a lane that says nothing",
-    ),
     ("options/peek_offset_set_late", "SO_PEEK_OFF cannot be switched on once a connection is a lane: ENOPROTOOPT"),
     (
         "options/send_buffer_set_late",

@@ -35,8 +35,6 @@ pub const GROUP: Group = Group {
         Case::new("nodelay_and_cork", FAMILY, nodelay_and_cork),
         Case::new("cork_holds_back", ONCE, cork_holds_back).on_any_path(),
         Case::new("defer_accept", FAMILY, defer_accept).on_any_path(),
-        Case::new("defer_accept_of_a_silent_client", ONCE, defer_accept_of_a_silent_client)
-            .deviates("TCP_DEFER_ACCEPT is kept, and does not put off a client over a lane that says nothing"),
         Case::new("read_only_options", ONCE, read_only_options),
         Case::new("tcp_info_state", FAMILY, tcp_info_state),
         Case::new("listener_options", FAMILY, listener_options),
@@ -438,16 +436,6 @@ fn defer_accept(v: Variant) {
     await_readable(listener);
     let server = accept(listener, "server");
     recv(server, 8, libc::MSG_DONTWAIT);
-}
-
-fn defer_accept_of_a_silent_client(v: Variant) {
-    let listener = v.bound();
-    set_option(listener, TCP, libc::TCP_DEFER_ACCEPT, "TCP_DEFER_ACCEPT", 5);
-    sys::listen(listener.raw, 8);
-    poll_now(listener);
-    let silent = v.client();
-    connect(silent, &v.address_of(listener));
-    poll(&[(listener, libc::POLLIN)], 50);
 }
 
 fn read_only_options(v: Variant) {
