@@ -312,6 +312,19 @@ cases! { activates:
     a_vfork_takes_no_numbers_of_the_parents;
 }
 
+cases! { told:
+    bytes_before_their_bell_are_told_of
+    what_comes_to_a_set_is_an_edge
+    edges_come_through_two_sets
+    threads_hear_through_a_set_of_edges
+    threads_with_sets_of_their_own_hear_exclusively
+    threads_with_sets_of_their_own_hear_edges_exclusively
+    processes_hear_edges_of_one_set
+    processes_with_sets_of_their_own_hear_exclusively
+    a_look_lets_no_signal_in
+    of_equal_members_the_ready_are_told;
+}
+
 cases! { waits:
     a_look_finds_that_the_peer_has_ended
     who_waits_for_more_than_there_is_sleeps

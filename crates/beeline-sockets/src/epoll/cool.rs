@@ -4,10 +4,11 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use beeline_lane::{Armed, Fault, flags};
 
+use super::behind::{Whom, arm_from_now};
 use super::company;
 use super::events::{ARRIVAL, EPOLLET, EPOLLOUT, EPOLLPRI, READABLE, WRITABLE};
 use super::faults::{ANSWERS_BEGUN, ANSWERS_OPEN, answer_faults, is_troubled, mark_troubled, note_fault};
-use super::limits::NESTS_MAX;
+use super::limits::{ARMINGS, NESTS_MAX};
 use super::readiness::{self, readiness};
 use super::registration::{deregister_dead, expose, watch};
 use super::set::{Entry, Set, open_fd, set_of, tail};
@@ -95,21 +96,21 @@ fn cool_inner(epfd: i32, inner: &Set, entry: &Entry, depth: u32) -> Armed {
         return Armed::Ready;
     }
     // What is ready was told, and is no edge any more: what comes from now on is one.
-    let _ = cool_behind(epfd, inner, 0);
+    let _ = cool_behind(epfd, inner, 0, Whom::All);
     if is_troubled(inner) || is_edge() { Armed::Ready } else { Armed::Sleep }
 }
 
 /// Arms what a thread leaves behind in a set on which others sleep: what has been reported and not yet dealt
 /// with counts from now on, so that sleepers hear of what comes after it. Tells whether something is ready, and whether
 /// some of that is news to everybody: no part of what `call` has reported.
-pub(super) fn cool_behind(epfd: i32, set: &Set, call: u32) -> (Armed, bool) {
+pub(super) fn cool_behind(epfd: i32, set: &Set, call: u32, whom: Whom) -> (Armed, bool) {
     let _guard = set.lock.lock();
     company::disband(set);
     let mut fd = set.hot_first.load(Relaxed);
     let (mut armed, mut untold) = (Armed::Sleep, false);
     while let Some(entry) = set.find(fd) {
         let next = entry.heat.next();
-        if cool_entry(epfd, set, fd, entry, 0) == Armed::Ready {
+        if whom.has(entry) && cool_entry(epfd, set, fd, entry, 0) == Armed::Ready {
             armed = Armed::Ready;
             let heard = entry.desc().is_none_or(|desc| !desc.is_lane() || arm_from_now(open_fd(fd, desc), desc));
             // An edge that was reported is no edge any more.
@@ -120,19 +121,6 @@ pub(super) fn cool_behind(epfd: i32, set: &Set, call: u32) -> (Armed, bool) {
     }
     (armed, untold)
 }
-
-/// Arms a lane for what comes after what is there. False if more comes all the time.
-fn arm_from_now(fd: i32, desc: &'static Desc) -> bool {
-    let Some(guard) = guards::rx_of(fd, desc) else { return true };
-    (0..ARMINGS).any(|_| {
-        let since = beeline_lane::Since::Tail(guard.reader().tail());
-        // A fault is found again by whoever reads.
-        guard.arm(since, &io::Anchor(fd)) != Ok(Armed::Ready)
-    })
-}
-
-/// How often an entry is armed in a row: a peer that writes all the time must not keep the set locked.
-const ARMINGS: usize = 8;
 
 /// Arms one hot entry. The set is locked.
 pub(super) fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u32) -> Armed {

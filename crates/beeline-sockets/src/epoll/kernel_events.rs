@@ -9,7 +9,7 @@ use super::events::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT};
 use super::faults::hear;
 use super::limits::LOOK_TICKS_MIN;
 use super::listeners::{arm_pair_again, disarm_pair};
-use super::nested::any_ready;
+use super::nested::{any_own_ready, any_ready};
 use super::order::KernelEvents;
 use super::readiness::arrivals;
 use super::registration::{deregister_dead, make_exact, pause, was_parked};
@@ -96,6 +96,7 @@ impl Call {
     /// Deals with a kernel event. One that is told `alone` has none to be put in order with.
     fn dispatch(&mut self, event: epoll_event, alone: bool) -> Dispatched {
         if event.u64 == WAKER_DATA {
+            self.look_at_shared();
             return Dispatched { heated: true, is_for_app: false };
         }
         let guard = self.set.lock.lock();
@@ -124,16 +125,23 @@ impl Call {
                 }
                 Some((_, Kind::Epoll)) if entry.fired.load(Relaxed) => pause(self.epfd, fd, entry),
                 Some((desc, Kind::Epoll)) => {
-                    // An arrival that was reported already may be told by the kernel only now.
-                    let told =
-                        set_of(desc).is_some_and(|inner| arrivals(inner) == entry.seen.tail() && any_ready(inner, 1));
+                    // An arrival that was reported already may be told by the kernel only now. What is the kernel's
+                    // own inside is not counted there.
+                    let told = set_of(desc).is_some_and(|inner| {
+                        arrivals(inner) == entry.seen.tail() && any_ready(inner, 1) && !any_own_ready(inner, 1)
+                    });
                     if !told {
                         entry.seen.refresh();
                     }
                     self.set.make_hot(fd, entry);
                     news.heated = true;
                 }
-                _ => foreign |= !parked || kernel::poll_now(fd, entry.events.load(Relaxed) as i16) != 0,
+                // The event may be another member's. A shot that was fired is told in any case.
+                _ => {
+                    let asked = entry.events.load(Relaxed);
+                    let is_its = !parked && (members == 1 || asked & EPOLLONESHOT != 0);
+                    foreign |= is_its || kernel::poll_now(fd, asked as i16) != 0;
+                }
             }
         });
         drop(guard);
@@ -161,6 +169,20 @@ impl Call {
         }
         let is_for_app = foreign || !known && !parked && !self.set.has_strays.load(Relaxed);
         Dispatched { heated, is_for_app }
+    }
+
+    /// Who shows the waker of a set that processes share has seen news for which no bell rings.
+    fn look_at_shared(&self) {
+        let set = self.set;
+        if is_shared(set) {
+            let _guard = set.lock.lock();
+            let is_shared = |desc: &Desc| desc.is_lane() && desc.shared.load(Relaxed);
+            set.for_each_entry(|fd, entry| {
+                if entry.desc().is_some_and(is_shared) {
+                    set.make_hot(fd, entry);
+                }
+            });
+        }
     }
 
     /// Notes what a kernel event says of a lane, and makes it hot. The set is locked.
