@@ -380,20 +380,30 @@ impl Call {
         self.ours = true;
         self.push(epoll_event { events: report, u64: entry.data.load(Relaxed) });
         let asked = entry.events.load(Relaxed);
-        let once = asked & (EPOLLET | EPOLLONESHOT);
-        if asked & (EPOLLET | EPOLLEXCLUSIVE) != 0 {
-            self.may_be_awaited |= desc.shared.load(Relaxed) || is_watched_elsewhere(entry);
-        }
-        entry.place.store(if once == 0 { set.next_place() } else { 0 }, Relaxed);
-        if once & EPOLLONESHOT != 0 {
-            if desc.kind() == Kind::Epoll {
-                pause(self.epfd, fd, entry);
-            }
-            drain_fired(set, fd, entry);
+        if asked & (EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE) == 0 {
+            entry.place.store(set.next_place(), Relaxed);
+        } else {
+            self.note_told(fd, entry, desc, asked);
         }
         if set.hot_last.load(Relaxed) != fd {
             set.make_cold(entry);
             set.make_hot(fd, entry);
+        }
+    }
+
+    /// Notes of a member that is not told of again as long as it is ready, or not to everybody, that it was told.
+    #[inline]
+    fn note_told(&mut self, fd: i32, entry: &Entry, desc: &Desc, asked: u32) {
+        let is_once = asked & (EPOLLET | EPOLLONESHOT) != 0;
+        entry.place.store(if is_once { 0 } else { self.set.next_place() }, Relaxed);
+        if asked & (EPOLLET | EPOLLEXCLUSIVE) != 0 {
+            self.may_be_awaited |= desc.shared.load(Relaxed) || is_watched_elsewhere(entry);
+        }
+        if asked & EPOLLONESHOT != 0 {
+            if desc.kind() == Kind::Epoll {
+                pause(self.epfd, fd, entry);
+            }
+            drain_fired(self.set, fd, entry);
         }
     }
 
