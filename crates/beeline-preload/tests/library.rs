@@ -153,6 +153,15 @@ cases! { handlers:
     storm;
 }
 
+cases! { streams:
+    a_handler_loses_no_lines_of_a_stream
+    a_handler_loses_no_bytes_of_a_large_write
+    a_stream_that_may_not_wait_keeps_its_order
+    the_stream_of_a_connection_is_opened_anew
+    a_stream_that_cannot_be_opened_anew_is_closed
+    wide_functions_fail_on_the_stream_of_a_connection;
+}
+
 cases! { adversity:
     epoll_works_where_its_newest_call_is_refused
     waits_leave_nothing_behind_when_jumped_out_of

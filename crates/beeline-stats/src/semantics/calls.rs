@@ -111,8 +111,14 @@ pub const CALLS: &[Row] = &[
     row(
         &["fdopen"],
         Accelerated,
-        "Streams of sockets that are not connected yet keep them on kernel TCP.",
-        &["stdio/"],
+        "Streams of sockets that are not connected yet keep them on kernel TCP. Those of connections are of bytes: wide functions fail on them.",
+        &["stdio/", "guest:wide_functions_fail_on_the_stream_of_a_connection"],
+    ),
+    row(
+        &["freopen", "freopen64"],
+        Passed,
+        "The stream of a connection becomes one of libc's own.",
+        &["guest:the_stream_of_a_connection_is_opened_anew"],
     ),
     row(
         &["dprintf", "vdprintf", "__dprintf_chk", "__vdprintf_chk"],
