@@ -150,6 +150,8 @@ cases! { handlers:
     handlers_read_back_as_installed
     handlers_run_with_what_was_sent
     a_handler_may_jump_out_of_a_call
+    a_handler_that_jumps_leaves_a_message_as_it_was
+    a_cancelled_thread_leaves_a_message_as_it_was
     storm;
 }
 

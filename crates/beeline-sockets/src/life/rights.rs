@@ -213,17 +213,17 @@ pub unsafe fn receive(
     let mut control = Control::empty();
     // SAFETY: valid, as the caller guarantees.
     let message = unsafe { &mut *message };
-    let (room, room_bytes) = (message.msg_control, message.msg_controllen);
-    if room.is_null() {
+    if message.msg_control.is_null() {
         return None;
     }
-    message.msg_control = control.address();
-    message.msg_controllen = CONTROL_BYTES as _;
-    let result = receive(message);
-    let came = *message;
-    message.msg_control = room;
-    message.msg_controllen = room_bytes as _;
+    // The app's own stays as it is until there is something to tell: the call may never return, as a handler may jump
+    // out of it, and its thread be cancelled.
+    let mut came = *message;
+    came.msg_control = control.address();
+    came.msg_controllen = CONTROL_BYTES as _;
+    let result = receive(&raw mut came);
     if result >= 0 {
+        message.msg_namelen = came.msg_namelen;
         message.msg_flags = came.msg_flags;
         // SAFETY: the kernel filled in the control data of `came`; the app's room is as large as it said.
         unsafe { deliver(&came, message, flags & libc::MSG_PEEK != 0) };
