@@ -164,6 +164,13 @@ cases! { streams:
     wide_functions_fail_on_the_stream_of_a_connection;
 }
 
+cases! { stacks:
+    a_small_thread_connects_and_talks
+    a_small_thread_passes_a_connection
+    a_small_thread_has_children
+    a_handler_on_a_small_stack_moves_bytes;
+}
+
 cases! { adversity:
     epoll_works_where_its_newest_call_is_refused
     waits_leave_nothing_behind_when_jumped_out_of

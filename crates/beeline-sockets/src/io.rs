@@ -22,6 +22,7 @@ mod faults;
 mod flagged;
 mod low_water;
 mod messages;
+mod part;
 mod peeked;
 mod pipe;
 mod pollers;
@@ -49,6 +50,7 @@ pub(crate) use faults::{fault, kernel_said, pace};
 pub use flagged::{preadv2, pwritev2};
 pub(crate) use low_water::{count_arrivals, low_water, set_low_water};
 pub use messages::{recvmmsg, recvmsg, sendmmsg, sendmsg};
+pub(crate) use part::with_part;
 pub(crate) use pollers::{Poller, pollers};
 pub(crate) use readiness::{
     ALWAYS, READABLE, WRITABLE, plainly_readable, poll_mask, rest_at, unread_hint, writable_hint,

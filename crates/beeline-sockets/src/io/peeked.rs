@@ -17,11 +17,12 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::{Bells, Fault, Sink};
 use beeline_shm::{STORE_BYTES, SideMemory};
 
+use super::part::with_part;
 use crate::desc::RxGuard;
 use crate::side::SideState;
 
-/// Bytes copied at a time; on the stack of the caller's thread.
-const PART_BYTES: usize = 4096;
+/// A store that held more than this is given back when all is read.
+const KEPT_BYTES: usize = 4096;
 
 /// Copies unread bytes from `offset` on, as [`beeline_lane::Reader::peek`] does: held ones from the store. Returns how
 /// many.
@@ -37,18 +38,21 @@ pub(super) fn copy_unread(guard: &RxGuard, offset: usize, bytes: &mut [u8]) -> R
 
 /// Peeks: copies unread bytes from `offset` on into `sink`, and holds them. Returns how many.
 #[cold]
-pub(super) fn peek(guard: &RxGuard, offset: usize, mut sink: Sink<'_>) -> Result<usize, Fault> {
-    let mut part = [0; PART_BYTES];
+pub(super) fn peek(guard: &RxGuard, offset: usize, sink: Sink<'_>) -> Result<usize, Fault> {
+    with_part(|part| peek_by(guard, offset, sink, part))
+}
+
+fn peek_by(guard: &RxGuard, offset: usize, mut sink: Sink<'_>, part: &mut [u8]) -> Result<usize, Fault> {
     let mut shown = 0;
     while !sink.is_empty() {
-        let room = PART_BYTES.min(sink.len());
+        let room = part.len().min(sink.len());
         let offset = offset.saturating_add(shown);
         let found = copy_unread(guard, offset, part.get_mut(..room).unwrap_or_default())?;
         let known = held_at(guard.side, first(guard, offset)).min(found);
         let held = hold(guard, first(guard, offset), part.get(..found).unwrap_or_default(), known);
         sink.split_front(held).fill_from(part.get(..held).unwrap_or_default());
         shown = shown.saturating_add(held);
-        if held < PART_BYTES {
+        if held < part.len() {
             break;
         }
     }
@@ -57,15 +61,18 @@ pub(super) fn peek(guard: &RxGuard, offset: usize, mut sink: Sink<'_>) -> Result
 
 /// Reads while something is held, as [`beeline_lane::Reader::read`] does.
 #[cold]
-pub(super) fn read(guard: &RxGuard, mut sink: Sink<'_>, bells: &impl Bells) -> Result<usize, Fault> {
+pub(super) fn read(guard: &RxGuard, sink: Sink<'_>, bells: &impl Bells) -> Result<usize, Fault> {
+    with_part(|part| read_by(guard, sink, bells, part))
+}
+
+fn read_by(guard: &RxGuard, mut sink: Sink<'_>, bells: &impl Bells, part: &mut [u8]) -> Result<usize, Fault> {
     let (side, mut taken) = (guard.side, 0usize);
-    let mut part = [0; PART_BYTES];
     while !sink.is_empty() {
         let head = side.rx.head();
         let held = held_at(side, head);
         let count = if held != 0 {
             let Some((bound, _)) = guard.reader().readable()? else { break };
-            let count = held.min(bound as usize).min(sink.len()).min(PART_BYTES);
+            let count = held.min(bound as usize).min(sink.len()).min(part.len());
             let bytes = part.get_mut(..count).unwrap_or_default();
             load(guard, head, bytes);
             guard.reader().skip(count, bells)?;
@@ -162,18 +169,21 @@ pub(super) fn is_full(side: &SideState) -> bool {
 
 /// Makes room in the store: what is held and unread moves to its start.
 fn move_up(guard: &RxGuard, memfd: i32) {
+    with_part(|part| move_up_by(guard, memfd, part));
+}
+
+fn move_up_by(guard: &RxGuard, memfd: i32, part: &mut [u8]) {
     let side = guard.side;
     let (from, to, head) = (side.peeked_from.load(Relaxed), side.peeked_to.load(Relaxed), side.rx.head());
     let read = head.wrapping_sub(from) as usize;
     let length = to.wrapping_sub(head) as usize;
-    let mut part = [0; PART_BYTES];
     // Only into room that is free already: a holder that dies in between leaves all in its place.
     if read < length || length > STORE_BYTES {
         return;
     }
     let mut moved = 0;
     while moved < length {
-        let bytes = part.get_mut(..PART_BYTES.min(length - moved)).unwrap_or_default();
+        let bytes = part.split_at_mut(part.len().min(length - moved)).0;
         if !SideMemory::load(memfd, read.saturating_add(moved), bytes) || !SideMemory::store(memfd, moved, bytes) {
             return;
         }
@@ -199,7 +209,7 @@ fn settle(guard: &RxGuard) {
     let left = to.wrapping_sub(side.rx.head()) as usize;
     if left == 0 || left > STORE_BYTES.saturating_mul(2) {
         side.hold_peeked(false);
-        if to.wrapping_sub(from) as usize > PART_BYTES
+        if to.wrapping_sub(from) as usize > KEPT_BYTES
             && let Some(memfd) = guard.desc.side_memfd()
         {
             SideMemory::discard_store(memfd);
