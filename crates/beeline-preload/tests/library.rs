@@ -189,6 +189,21 @@ cases! { held:
     a_sender_waits_for_the_kernel_s_memory;
 }
 
+cases! { exact:
+    a_splice_waits_for_an_empty_pipe
+    a_message_sent_in_part_is_the_last
+    a_call_that_blocks_goes_on_blocking
+    lengths_that_nobody_can_have_meant
+    what_is_only_counted_is_not_written
+    parts_that_are_not_reached_may_be_nowhere
+    a_page_that_cannot_be_written_is_refused
+    an_urgent_byte_is_the_last_message
+    a_file_past_the_cache_is_sent
+    who_jumps_out_of_a_copy_goes_on
+    all_that_is_unread_is_peeked
+    nobody_is_told_of_impossible_bytes;
+}
+
 cases! { peeks:
     peeked_bytes_are_read
     a_part_is_peeked

@@ -56,7 +56,7 @@ pub(crate) use readiness::{
     ALWAYS, READABLE, WRITABLE, plainly_readable, poll_mask, rest_at, unread_hint, writable_hint,
 };
 pub use receive::{read, read_in_full, readv, recv, recv_at_once, recv_in_full, recvfrom};
-pub use send::{send, send_at_once, send_in_full, sendto, writev};
+pub use send::{send, send_at_once, send_in_full, sendto, write, write_in_full, writev};
 pub(crate) use shutdown::shutdown;
 pub(crate) use sleeps::{PollSleep, alarm_poller, next_number, poller_sleeps};
 pub use transfer::{sendfile, splice};

@@ -139,12 +139,12 @@ hooks! {
         io::read_in_full(fd, buffer.cast(), length);
 
     fn write: (fd: c_int, buffer: *const c_void, length: usize) -> isize [fd, at_once io::send_at_once(fd, buffer.cast(), length, 0)] =>
-        io::send_in_full(fd, buffer.cast(), length, 0);
+        io::write_in_full(fd, buffer.cast(), length);
 
     // Names that few programs call.
     fn __read: (fd: c_int, buffer: *mut c_void, length: usize) -> isize [fd] => io::read(fd, buffer.cast(), length);
 
-    fn __write: (fd: c_int, buffer: *const c_void, length: usize) -> isize [fd] => io::send(fd, buffer.cast(), length, 0);
+    fn __write: (fd: c_int, buffer: *const c_void, length: usize) -> isize [fd] => io::write(fd, buffer.cast(), length);
 
     fn __send: (fd: c_int, buffer: *const c_void, length: usize, flags: c_int) -> isize [fd] =>
         io::send(fd, buffer.cast(), length, flags);

@@ -7,8 +7,8 @@
 //!    held nothing. All of this happens under the rx lock.
 //! 3. The side says that it holds something in a word at which the quick path looks anyway. Then each receive takes the
 //!    full path, and takes from the store what the store has. When that is read nothing is held any more.
-//! 4. A peek shows no more than the store has room for. Without memory for it, or a file (descriptors were short),
-//!    nothing is held: there a peek shows what is in the ring at that moment.
+//! 4. What the store has no room for is not held, as the rings of a connection may be larger, and nothing without
+//!    memory for it, or a file (descriptors were short): there a peek shows what is in the ring at that moment.
 //! 5. How many bytes are unread is what the ring says, and so is where an urgent byte stands. The peer may change that
 //!    as it may send or not.
 
@@ -43,16 +43,17 @@ pub(super) fn peek(guard: &RxGuard, offset: usize, sink: Sink<'_>) -> Result<usi
 }
 
 fn peek_by(guard: &RxGuard, offset: usize, mut sink: Sink<'_>, part: &mut [u8]) -> Result<usize, Fault> {
-    let mut shown = 0;
+    let (mut shown, mut holds) = (0usize, true);
     while !sink.is_empty() {
         let room = part.len().min(sink.len());
         let offset = offset.saturating_add(shown);
         let found = copy_unread(guard, offset, part.get_mut(..room).unwrap_or_default())?;
-        let known = held_at(guard.side, first(guard, offset)).min(found);
-        let held = hold(guard, first(guard, offset), part.get(..found).unwrap_or_default(), known);
-        sink.split_front(held).fill_from(part.get(..held).unwrap_or_default());
-        shown = shown.saturating_add(held);
-        if held < part.len() {
+        let bytes = part.get(..found).unwrap_or_default();
+        // What follows on something that is not held cannot be held, either: the store has no gaps.
+        holds = holds && hold(guard, first(guard, offset), bytes);
+        sink.split_front(found).fill_from(bytes);
+        shown = shown.saturating_add(found);
+        if found < part.len() {
             break;
         }
     }
@@ -75,8 +76,9 @@ fn read_by(guard: &RxGuard, mut sink: Sink<'_>, bells: &impl Bells, part: &mut [
             let count = held.min(bound as usize).min(sink.len()).min(part.len());
             let bytes = part.get_mut(..count).unwrap_or_default();
             load(guard, head, bytes);
-            guard.reader().skip(count, bells)?;
+            // A handler of a fault may jump out of the copy: then nothing was read.
             sink.split_front(count).fill_from(bytes);
+            guard.reader().skip(count, bells)?;
             count
         } else {
             // What is held may begin later, behind an urgent byte.
@@ -133,12 +135,12 @@ fn held_at(side: &SideState, count: u32) -> usize {
     if length > STORE_BYTES { 0 } else { length.saturating_sub(place) }
 }
 
-/// Holds `bytes`, which begin with this count; the first `known` of them are held already. Returns how many are to be
-/// shown.
-fn hold(guard: &RxGuard, count: u32, bytes: &[u8], known: usize) -> usize {
+/// Holds `bytes`, which begin with this count. Whether all of them are held.
+fn hold(guard: &RxGuard, count: u32, bytes: &[u8]) -> bool {
     let side = guard.side;
-    let Some(fresh) = bytes.get(known..).filter(|fresh| !fresh.is_empty()) else { return bytes.len() };
-    let Some(memfd) = guard.desc.side_memfd() else { return bytes.len() };
+    let known = held_at(side, count).min(bytes.len());
+    let Some(fresh) = bytes.get(known..).filter(|fresh| !fresh.is_empty()) else { return true };
+    let Some(memfd) = guard.desc.side_memfd() else { return false };
     let begins = count.wrapping_add(known as u32);
     if !side.holds_peeked() || side.peeked_to.load(Relaxed) != begins {
         side.peeked_from.store(begins, Relaxed);
@@ -150,21 +152,12 @@ fn hold(guard: &RxGuard, count: u32, bytes: &[u8], known: usize) -> usize {
         place = begins.wrapping_sub(side.peeked_from.load(Relaxed)) as usize;
     }
     let length = fresh.len().min(STORE_BYTES.saturating_sub(place));
-    if length == 0 {
-        return known;
-    }
-    if !SideMemory::store(memfd, place, fresh.get(..length).unwrap_or_default()) {
-        return bytes.len();
+    if length == 0 || !SideMemory::store(memfd, place, fresh.get(..length).unwrap_or_default()) {
+        return false;
     }
     side.peeked_to.store(begins.wrapping_add(length as u32), Relaxed);
     side.hold_peeked(true);
-    known.saturating_add(length)
-}
-
-/// Whether a peek shows no more because the store is full.
-pub(super) fn is_full(side: &SideState) -> bool {
-    let length = side.peeked_to.load(Relaxed).wrapping_sub(side.peeked_from.load(Relaxed));
-    side.holds_peeked() && length as usize == STORE_BYTES
+    length == fresh.len()
 }
 
 /// Makes room in the store: what is held and unread moves to its start.

@@ -241,8 +241,9 @@ fn wait_for_pipe(pipe: i32, events: i16, nonblocking: bool) -> Result<i16, Outco
     loop {
         let mut fds = [libc::pollfd { fd: pipe, events, revents: 0 }];
         match patience.sleep(&mut fds, None) {
-            Woken::Ready(_) => return Ok(fds[0].revents),
-            Woken::Signal { restart: true } | Woken::TimedOut => {}
+            Woken::Ready(_) if fds[0].revents != 0 => return Ok(fds[0].revents),
+            // It polls, or was only woken to look after something else.
+            Woken::Ready(_) | Woken::Signal { restart: true } | Woken::TimedOut => {}
             Woken::Signal { restart: false } => return Err(Outcome::fail(libc::EINTR)),
             Woken::Failed(errno) => return Err(Outcome::Fail(errno)),
         }
