@@ -90,7 +90,5 @@ mod tests {
         assert!(all.iter().all(|(at, length)| at % 4096 == 0 && *length == PART_BYTES));
         all.sort_unstable();
         assert!(all.windows(2).all(|pair| pair[0].0 + PART_BYTES <= pair[1].0), "{all:?}");
-        // What was mapped is gone, and places are free again.
-        assert_eq!(parts(0), parts(0));
     }
 }
