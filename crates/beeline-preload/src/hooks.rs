@@ -1,5 +1,6 @@
 //! The calls, by what they are about.
 
+mod aio;
 mod data;
 mod exec;
 mod fds;
@@ -12,6 +13,7 @@ mod shell;
 mod signals;
 mod sockets;
 mod stdio;
+mod streams;
 #[cfg(target_arch = "x86_64")]
 mod syscall;
 
@@ -21,6 +23,7 @@ pub use loading::open;
 /// Finds libc's functions behind all tables.
 pub fn resolve_all() {
     for table in [
+        aio::REALS,
         data::REALS,
         exec::REALS,
         fds::REALS,
@@ -31,6 +34,7 @@ pub fn resolve_all() {
         signals::REALS,
         sockets::REALS,
         stdio::REALS,
+        streams::REALS,
     ] {
         for real in table {
             real.resolve();

@@ -255,6 +255,24 @@ cases! { rings:
     makes_connections_after_a_ring
 }
 
+cases! { submits:
+    what_is_submitted_by_number_reaches_a_connection
+    what_libaio_submits_reaches_a_connection
+    a_client_is_seen_by_a_request
+    requests_for_files_leave_lanes_alone
+    wild_requests_are_the_kernels_to_refuse;
+}
+
+cases! { past:
+    requests_of_posix_reach_a_connection
+    a_list_of_requests_reaches_connections
+    a_backtrace_arrives
+    a_stream_with_any_number_uses_a_connection
+    other_numbers_keep_lanes
+    who_is_cancelled_anywhere_leaves_a_connection_whole
+    who_calculates_is_cancelled;
+}
+
 cases! { leavers:
     connections_with_a_peer_on_lanes_are_the_kernels
     clients_that_wait_are_served
@@ -285,6 +303,7 @@ cases! { loads:
     libc_by_its_handle_shares_connections
     code_with_rings_that_comes_late_ends_lanes
     liburing_opened_by_hand_means_no_lanes
+    libaio_opened_by_hand_means_no_lanes
     other_code_that_is_loaded_ends_none
     liburing_in_a_plugin_leaves_errno_alone;
 }

@@ -7,15 +7,18 @@
 //! Such a stream is one of bytes, as libc's own is once a byte went through it: wide functions fail on it.
 //! `freopen` makes one of libc's own of it.
 //!
-//! `dprintf` formats into memory first and sends that.
+//! `dprintf` formats into memory first and sends that; so does `backtrace_symbols_fd`, in a file without a name, as
+//! handlers of crashes call it, who may allocate nothing.
 
 use core::ffi::c_void;
 
+use beeline_shm::{memfd, sys};
 use beeline_sockets::desc::Kind;
 use beeline_sockets::{kernel, options, table};
 use beeline_stats::Reason;
 use libc::{FILE, c_char, c_int, size_t};
 
+use super::streams::{self, FILENO_OFFSET, is_ours};
 use super::{data, fds};
 use crate::real::{fail, reals};
 
@@ -27,6 +30,7 @@ reals! {
     fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
     fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
     fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    fn backtrace_symbols_fd(addresses: *const *mut c_void, count: c_int, fd: c_int) -> ();
 }
 
 #[repr(C)]
@@ -121,6 +125,7 @@ unsafe fn open(fd: c_int, mode: *const c_char) -> *mut FILE {
         part::<c_int>(stream, FILENO_OFFSET).write(fd);
         // And -1 there, where its wide functions look before they look at the orientation.
         part::<*const c_void>(stream, WIDE_OFFSET).write((&raw const NOTHING_WIDE).cast::<c_void>());
+        streams::note(stream);
         if mode.read() == b'a' as c_char {
             // Then libc makes the description append, and tries to go to the end.
             let flags = fds::fcntl(fd, libc::F_GETFL, 0);
@@ -131,9 +136,7 @@ unsafe fn open(fd: c_int, mode: *const c_char) -> *mut FILE {
     }
 }
 
-/// Where `fileno` finds the fd: `_fileno` of glibc's `struct _IO_FILE` on 64-bit machines, part of its ABI.
-const FILENO_OFFSET: usize = 112;
-/// Likewise `_wide_data`, what is kept for wide characters.
+/// Where a stream of glibc's has `_wide_data`, what is kept for wide characters.
 const WIDE_OFFSET: usize = 160;
 /// Behind all that a stream with a cookie has that one (`struct _IO_cookie_file`).
 const COOKIE_OFFSET: usize = 224;
@@ -243,6 +246,28 @@ fn leave_number(fd: c_int) -> bool {
     }
 }
 
+/// backtrace_symbols_fd(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn backtrace_symbols_fd(addresses: *const *mut c_void, count: c_int, fd: c_int) {
+    let Some(real) = reals::backtrace_symbols_fd.get() else { return };
+    if !is_ours(fd) {
+        // SAFETY: the app's arguments, passed on.
+        return unsafe { real(addresses, count, fd) };
+    }
+    let Ok(text) = memfd::scratch(c"beeline-text") else { return };
+    // SAFETY: as above.
+    unsafe { real(addresses, count, text.get()) };
+    let (mut bytes, mut place) = ([0u8; 512], 0usize);
+    while let Ok(length @ 1..) = sys::read_at(text.get(), &mut bytes, place) {
+        // SAFETY: so many bytes were read.
+        let taken = unsafe { data::write(fd, bytes.as_ptr().cast(), length) };
+        if taken <= 0 {
+            break;
+        }
+        place = place.saturating_add(taken as usize);
+    }
+}
+
 /// fdopen(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
@@ -298,10 +323,6 @@ pub unsafe extern "C" fn __vdprintf_chk(
     let Some(vdprintf_chk) = reals::__vdprintf_chk.get() else { return fail(libc::ENOSYS) as c_int };
     // SAFETY: the app's arguments, passed on.
     unsafe { vdprintf_chk(fd, flag, format, arguments) }
-}
-
-fn is_ours(fd: c_int) -> bool {
-    table::get(fd).is_some_and(|desc| matches!(desc.kind(), Kind::Lane | Kind::Orphan))
 }
 
 unsafe fn format_and_send(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
