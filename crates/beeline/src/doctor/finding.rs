@@ -1,11 +1,12 @@
 //! One thing that was looked at.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use beeline_status::layout::harmless;
 use serde::Serialize;
 
-use super::remedy;
+use super::{documents, remedy};
 use crate::output;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -52,6 +53,12 @@ impl Finding {
     /// With what can be done about a reason, if there is something.
     pub fn with_remedy_of(self, reason: &str) -> Self {
         Self { remedy: remedy::of(reason).map(str::to_owned), ..self }
+    }
+
+    /// Names documents by where they are.
+    pub fn name_documents(&mut self, directory: &Path) {
+        self.says = documents::named(&self.says, directory);
+        self.remedy = self.remedy.as_deref().map(|remedy| documents::named(remedy, directory));
     }
 
     /// For people: one line, and what to do below it.

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use beeline_stats::Reason;
 
-use super::finding::Finding;
+use super::finding::{Finding, State};
 use crate::cli::{DoctorArgs, Selection};
 use crate::failure::Failure;
 use crate::library::Library;
 use crate::program::{self, Loading};
-use crate::stat::absent;
+use crate::stat::absent::{Absence, Obstacle};
 use crate::stat::collect::{Collected, SHARED_MEMORY};
 use crate::stat::process::{Cause, Process};
 
@@ -52,10 +52,20 @@ fn running(selection: &Selection) -> anyhow::Result<Vec<Finding>> {
     if let Selection::Pid(pid) = *selection
         && findings.is_empty()
     {
-        let missing = Finding::problem(what(pid), absent::sentence(pid).trim_end());
-        findings.push(missing.with_remedy("`beeline run PROGRAM` starts a program with it"));
+        findings.push(absent(pid, &Absence::of(pid)));
     }
     Ok(findings)
+}
+
+/// Of a process without statistics. Only of one without the library is it known that it has no lanes, and of one that
+/// was told to have none.
+fn absent(pid: u32, absence: &Absence) -> Finding {
+    let state = match absence {
+        Absence::Gone | Absence::NotLoaded | Absence::Silent(Some(Obstacle::Disabled)) => State::Problem,
+        Absence::NotYours | Absence::Silent(_) => State::Note,
+    };
+    let says = absence.sentence(pid);
+    Finding { what: what(pid), state, says, remedy: absence.remedy().map(str::to_owned) }
 }
 
 fn what(pid: u32) -> String {
@@ -83,4 +93,25 @@ fn of_cause(what: String, cause: &Cause) -> Finding {
     let Cause { name, role, count, sentence } = cause;
     let role = role.map(|role| format!(" as {role}")).unwrap_or_default();
     Finding::note(what, format!("{count} times {name}{role}: {sentence}")).with_remedy_of(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_process_without_statistics_has_its_own_hint() {
+        let of = |absence: Absence| {
+            let finding = absent(7, &absence);
+            (finding.state, finding.remedy.unwrap_or_default())
+        };
+        let (state, remedy) = of(Absence::NotYours);
+        assert!(state == State::Note && remedy.contains("as root"), "{remedy}");
+        let (state, remedy) = of(Absence::NotLoaded);
+        assert!(state == State::Problem && remedy.contains("beeline run"), "{remedy}");
+        let (state, remedy) = of(Absence::Silent(Some(Obstacle::ReadOnly)));
+        assert!(state == State::Note && remedy.contains("/dev/shm"), "{remedy}");
+        assert_eq!(of(Absence::Silent(None)), (State::Note, String::new()));
+        assert_eq!(of(Absence::Silent(Some(Obstacle::Disabled))).0, State::Problem);
+    }
 }

@@ -27,10 +27,18 @@ pub fn file_name(name: &BridgeName) -> String {
 impl Trusted {
     /// Reads the directory. Files that will not do are left out, with what is wrong with them, since one bad file must
     /// not separate this bridge from all others. Expired ones are kept: they say "expired" to the administrator, and
-    /// are refused when they are shown.
+    /// are refused when they are shown. A directory that is not there, as before the first `beelined trust`, holds
+    /// none.
     pub fn read(directory: &Path) -> anyhow::Result<(Self, Vec<String>)> {
-        crate::config::check_directory(directory)?;
         let (mut trusted, mut complaints) = (Self::default(), Vec::new());
+        if directory.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+            complaints.push(format!(
+                "no certificate is trusted: {} is not there, and `beelined trust` makes it",
+                directory.display()
+            ));
+            return Ok((trusted, complaints));
+        }
+        crate::config::check_directory(directory)?;
         let entries = fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
         for (number, entry) in entries.enumerate() {
             let path = entry?.path();
@@ -123,6 +131,19 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
         assert!(Trusted::read(directory.path()).is_err());
-        assert!(Trusted::read(&directory.path().join("none")).is_err());
+        let file = directory.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(Trusted::read(&file).is_err());
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_holds_none_and_says_so() {
+        let directory = tempfile::tempdir().unwrap();
+        let (trusted, complaints) = Trusted::read(&directory.path().join("none")).unwrap();
+        assert_eq!(trusted.iter().count(), 0);
+        assert!(complaints.len() == 1 && complaints[0].contains("`beelined trust` makes it"), "{complaints:?}");
+        let elsewhere = directory.path().join("link");
+        std::os::unix::fs::symlink(directory.path().join("none"), &elsewhere).unwrap();
+        assert!(Trusted::read(&elsewhere).is_err(), "a link that leads nowhere");
     }
 }
