@@ -12,9 +12,9 @@
 //!    A killed process is dead before its parent has reaped it: the parent may be the one who waits here.
 //!    Of a thread in another pid namespace nothing can be learned; its lock is never taken over.
 //! 4. An owner does not meet itself: the app's signal handlers do not run inside a section. But a handler of a fault
-//!    does, which cannot be put off, and may jump out of a copy from or to the app's memory. A thread that finds its own
-//!    lock has come back from there: it takes the lock as a dead owner's, and leaves the section that went with it. Not
-//!    at once, as a task that was cloned with the memory and the thread's own block has the same identity. Other
+//!    does, which cannot be put off, and may jump out of a copy from or to the app's memory. A thread that finds its
+//!    own lock has come back from there: it takes the lock as a dead owner's, and leaves the section that went with it.
+//!    Not at once, as a task that was cloned with the memory and the thread's own block has the same identity. Other
 //!    threads cannot tell, and wait for it.
 
 pub mod shared;

@@ -22,6 +22,8 @@ mod company;
 mod counted;
 #[path = "library/crowd.rs"]
 mod crowd;
+#[path = "library/figures.rs"]
+mod figures;
 #[path = "library/forks.rs"]
 mod forks;
 #[path = "library/handed.rs"]
@@ -50,6 +52,15 @@ fn converse(mut server: Command, client: impl FnOnce(&str) -> Command) {
     let client = Group::start(&mut client(port.trim())).expect("the client starts");
     assert_eq!(client.finish(LIMIT).expect("the client ends"), Ending::Exit(0));
     assert_eq!(server.finish(LIMIT).expect("the server ends"), Ending::Exit(0));
+}
+
+/// Where a living process has its statistics file, if it has one.
+fn statistics(pid: u32) -> PathBuf {
+    // SAFETY: no arguments, no effect.
+    let uid = unsafe { libc::geteuid() };
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).expect("the process lives");
+    let start_ticks = beeline_stats::layout::start_ticks_from_proc_stat(&stat).expect("the kernel's format");
+    beeline_stats::layout::file_path(uid, beeline_stats::layout::FileName { pid, start_ticks }).as_str().into()
 }
 
 #[test]
@@ -393,78 +404,6 @@ cases! { sandbox:
     a_program_that_begins_behind_a_filter_has_no_lanes
     a_program_that_begins_behind_filters_that_were_tried_has_lanes;
     is_told_nothing has_lanes
-}
-
-#[test]
-fn figures_are_kept_while_a_program_runs_and_gone_afterwards() {
-    let mut command = Command::new(guest("guest"));
-    command.arg("pauses").stdin(Stdio::piped()).stdout(Stdio::piped());
-    preload::apply(&mut command, Some(library()));
-    let mut group = Group::start(&mut command).expect("the guest starts");
-    let (stdin, stdout, _) = group.pipes();
-    let mut line = String::new();
-    BufReader::new(stdout.expect("piped")).read_line(&mut line).expect("the guest speaks");
-    assert_eq!(line, "ready\n");
-    let path = statistics(group.id());
-    let bytes = std::fs::read(&path).expect("the file can be read");
-    let snapshot = beeline_stats::Snapshot::parse(&bytes).expect("the file is well-formed");
-    assert_eq!(snapshot.program(), b"guest");
-    assert_eq!(snapshot.counter(beeline_stats::Counter::ConnectionsAcceleratedClient), 1);
-    assert_eq!(snapshot.counter(beeline_stats::Counter::ConnectionsAcceleratedServer), 1);
-    stdin.expect("piped").write_all(b"go\n").expect("the guest listens");
-    assert_eq!(group.finish(LIMIT).expect("the guest ends"), Ending::Exit(0));
-    assert!(!path.exists());
-}
-
-/// Where a living process has its statistics file, if it has one.
-fn statistics(pid: u32) -> PathBuf {
-    // SAFETY: no arguments, no effect.
-    let uid = unsafe { libc::geteuid() };
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).expect("the process lives");
-    let start_ticks = beeline_stats::layout::start_ticks_from_proc_stat(&stat).expect("the kernel's format");
-    beeline_stats::layout::file_path(uid, beeline_stats::layout::FileName { pid, start_ticks }).as_str().into()
-}
-
-#[test]
-fn figures_go_on_over_exec_and_end_with_the_library() {
-    use beeline_stats::Counter;
-    use std::os::unix::fs::PermissionsExt;
-    // A program for a machine that there is not.
-    let impossible = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("impossible");
-    let mut bytes = std::fs::read(guest("handover")).expect("the guest can be read");
-    bytes[18..20].fill(0xEE);
-    std::fs::write(&impossible, bytes).expect("it can be written");
-    std::fs::set_permissions(&impossible, std::fs::Permissions::from_mode(0o755)).expect("and executed");
-    for (next, keeps) in [(guest("handover"), true), (static_guest(), false)] {
-        let mut command = Command::new(guest("handover"));
-        command.arg("becomes").arg(&impossible).arg(next).stdin(Stdio::piped()).stdout(Stdio::piped());
-        preload::apply(&mut command, Some(library()));
-        let mut group = Group::start(&mut command).expect("the guest starts");
-        let (stdin, stdout, _) = group.pipes();
-        let mut line = String::new();
-        BufReader::new(stdout.expect("piped")).read_line(&mut line).expect("the guest speaks");
-        assert_eq!(line, "ready\n");
-        let path = statistics(group.id());
-        assert_eq!(path.exists(), keeps);
-        if keeps {
-            let bytes = std::fs::read(&path).expect("the file can be read");
-            let snapshot = beeline_stats::Snapshot::parse(&bytes).expect("the file is well-formed");
-            let counted = [
-                (Counter::ConnectionsAcceleratedClient, 1),
-                (Counter::ConnectionsAcceleratedServer, 1),
-                (Counter::ConnectionsClosed, 2),
-                (Counter::ConnectionsTakenOver, 2),
-                (Counter::BytesSent, 13),
-                (Counter::BytesReceived, 13),
-            ];
-            for (counter, count) in counted {
-                assert_eq!(snapshot.counter(counter), count, "{counter:?}");
-            }
-        }
-        stdin.expect("piped").write_all(b"go\n").expect("the guest listens");
-        assert_eq!(group.finish(LIMIT).expect("the guest ends"), Ending::Exit(0));
-        assert!(!path.exists());
-    }
 }
 
 /// Programs that do nothing with TCP behave as ever and leave no statistics.
