@@ -126,23 +126,32 @@ impl Desc {
     /// [`TxGuard`] to carry about. `None` if this is anything else.
     #[inline(always)]
     pub fn lock_tx_alone(&self) -> Option<Guard<'_>> {
-        // A lock that is given back again here would not be found to have been inherited.
-        if self.shared.load(Relaxed) {
-            return None;
-        }
         let guard = self.tx_lock.lock();
-        (self.is_lane() && !self.shared.load(Relaxed)).then_some(guard)
+        if self.is_lane() && !self.shared.load(Relaxed) {
+            return Some(guard);
+        }
+        self.give_back(guard, |side| &side.tx_lock);
+        None
+    }
+
+    /// Nobody has it alone. Who locks it next would not find that it was inherited.
+    #[cold]
+    #[inline(never)]
+    fn give_back(&self, guard: Guard<'_>, inner: fn(&SideState) -> &SharedLock) {
+        if self.is_lane() {
+            leave_lost(&guard, inner(self.side()));
+        }
     }
 
     /// As [`Desc::lock_tx_alone`], for the reading direction.
     #[inline(always)]
     pub fn lock_rx_alone(&self) -> Option<Guard<'_>> {
-        // A lock that is given back again here would not be found to have been inherited.
-        if self.shared.load(Relaxed) {
-            return None;
-        }
         let guard = self.rx_lock.lock();
-        (self.is_lane() && !self.shared.load(Relaxed)).then_some(guard)
+        if self.is_lane() && !self.shared.load(Relaxed) {
+            return Some(guard);
+        }
+        self.give_back(guard, |side| &side.rx_lock);
+        None
     }
 
     /// As [`Desc::lock_tx`], for the reading direction.

@@ -117,7 +117,8 @@ pub(super) struct Call {
     pub(super) ours: bool,
     /// Whether a look at the kernel was due and put off, as nothing was ready: the call's spin or its sleep makes it.
     pub(super) owes_look: bool,
-    /// Whether a connection was told that others may watch, who are not woken by the bell that has told of it.
+    /// Whether somebody may sleep who is not woken by what woke this call: the set is in another one, or a connection
+    /// was told that others watch.
     may_be_awaited: bool,
     /// Whether the last sleep was in the place of that look, and found at once what was there.
     pub(super) was_a_look: bool,
@@ -137,7 +138,7 @@ impl Call {
             own: None,
             ours: false,
             owes_look: false,
-            may_be_awaited: false,
+            may_be_awaited: set.exposed.load(Relaxed),
             was_a_look: false,
         }
     }
@@ -228,6 +229,7 @@ impl Call {
             });
             one_sleeper_less(self.set);
             self.epfd = pin.fd(given);
+            self.may_be_awaited |= self.set.exposed.load(Relaxed);
             match slept {
                 Some(Woken::Ready(count)) => {
                     self.set.last_look.store(ticks(), Relaxed);
@@ -416,7 +418,7 @@ impl Call {
     /// Ends the call.
     #[inline]
     fn leave(&mut self) -> usize {
-        if self.may_be_awaited || self.set.sleepers.load(Relaxed) != 0 || self.set.exposed.load(Relaxed) {
+        if self.may_be_awaited || self.set.sleepers.load(Relaxed) != 0 {
             self.arm_behind();
         }
         self.filled
