@@ -91,8 +91,14 @@ pub fn note_type(kind: c_int) {
     thread::with(|thread| {
         thread.is_asynchronous.store(kind == ASYNCHRONOUS, Relaxed);
         thread.holds.store(0, Relaxed);
-        thread.forget_identity();
+        if kind == ASYNCHRONOUS {
+            thread.forget_identity();
+        }
     });
+    if kind != ASYNCHRONOUS {
+        // At hand again at once: the child of a vfork, which has the thread's block, too, would leave its own there.
+        thread::identity();
+    }
     if kind == ASYNCHRONOUS {
         ANY_IS_ASYNCHRONOUS.store(true, Relaxed);
     }

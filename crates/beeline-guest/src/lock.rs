@@ -11,11 +11,9 @@
 //!    consistent; the new owner is told ([`Taken::Inherited`]) and brings derived state up to date.
 //!    A killed process is dead before its parent has reaped it: the parent may be the one who waits here.
 //!    Of a thread in another pid namespace nothing can be learned; its lock is never taken over.
-//! 4. An owner does not meet itself: the app's signal handlers do not run inside a section. But a handler of a fault
-//!    does, which cannot be put off, and may jump out of a copy from or to the app's memory. A thread that finds its
-//!    own lock has come back from there: it takes the lock as a dead owner's, and leaves the section that went with it.
-//!    Not at once, as a task that was cloned with the memory and the thread's own block has the same identity. Other
-//!    threads cannot tell, and wait for it.
+//! 4. An owner cannot meet itself: the app's signal handlers do not run inside a section. A handler of a fault does,
+//!    which cannot be put off. Whether it has jumped out of a copy from or to the app's memory, or still runs above one
+//!    that goes on later, nobody can tell: so a lock is never taken over from its own thread, which waits for ever.
 
 pub mod shared;
 
@@ -30,8 +28,6 @@ use crate::thread::{self, Section};
 const MOMENT_TICKS: u64 = 5_000;
 /// Naps after which an owner that exists is looked at more closely.
 const NAPS_TO_DOUBT: u32 = 2;
-/// Naps after which a thread takes over its own lock.
-const NAPS_FOR_OWN: u32 = 50;
 const NAP: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// A lock word; valid when zeroed.
@@ -47,7 +43,7 @@ pub struct Lock {
 pub enum Taken {
     /// It was free.
     Free,
-    /// Its owner died holding it, or jumped out of its section.
+    /// Its owner died holding it.
     Inherited,
 }
 
@@ -125,9 +121,6 @@ impl Lock {
             let owner = self.owner.load(Ordering::Relaxed);
             if owner == 0 {
                 continue;
-            }
-            if owner == me && naps >= NAPS_FOR_OWN && thread::leave_lost_section() {
-                return Taken::Inherited;
             }
             if is_gone(owner, naps)
                 && self.owner.compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -302,18 +295,6 @@ mod tests {
         let other = lock.clone();
         std::thread::spawn(move || core::mem::forget(other.lock())).join().unwrap();
         assert_eq!(lock.lock().taken, Taken::Inherited);
-        assert_eq!(lock.lock().taken, Taken::Free);
-    }
-
-    #[test]
-    fn a_lock_that_its_thread_jumped_away_with_is_inherited() {
-        let lock = Lock::new();
-        core::mem::forget(lock.lock());
-        {
-            let _outer = Section::enter();
-            assert_eq!(lock.lock().taken, Taken::Inherited);
-        }
-        assert_eq!(thread::with(|thread| thread.depth.load(Ordering::Relaxed)), 0);
         assert_eq!(lock.lock().taken, Taken::Free);
     }
 

@@ -323,20 +323,6 @@ impl Section {
     }
 }
 
-/// The calling thread, in a section, has found a lock of its own: the one that went with it was jumped out of. It is
-/// left now. `false` for a task that has this block with another one, which may be in it.
-#[cold]
-pub(crate) fn leave_lost_section() -> bool {
-    if sys::gettid() != tid() {
-        return false;
-    }
-    with(|thread| {
-        let depth = thread.depth.load(Ordering::Relaxed);
-        thread.depth.store(depth.saturating_sub(1).max(1), Ordering::Relaxed);
-    });
-    true
-}
-
 /// Lets signals through that were put off in a section which has just ended, and requests to be cancelled.
 #[cold]
 #[inline(never)]

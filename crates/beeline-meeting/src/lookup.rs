@@ -122,6 +122,21 @@ struct Entry {
 }
 
 impl Entry {
+    /// Whether a client has just found that there is no door. When that is as old as it may be, one client asks anew,
+    /// and the others go by it for as long again: of twenty that connect in turns each would else ask.
+    fn is_known_doorless(&mut self, now_ns: u64) -> bool {
+        let Some(target) = self.target else { return false };
+        let until_ns = self.doorless_until_ns.min(target.known_ns.saturating_add(REMEMBERED_NS));
+        if now_ns < until_ns {
+            return true;
+        }
+        let somebody_asks = now_ns.saturating_sub(self.asked_anew_ns) < REMEMBERED_NS;
+        if !somebody_asks {
+            self.asked_anew_ns = now_ns;
+        }
+        somebody_asks && now_ns < until_ns.saturating_add(REMEMBERED_NS)
+    }
+
     fn new(destination: SocketAddr) -> Entry {
         Entry {
             destination,
@@ -331,24 +346,10 @@ pub fn is_doorless(destination: SocketAddr, cookie: u64) -> bool {
     recall(destination, is_doorless) == Some(true)
 }
 
-/// Whether a client has just found that who listens there has no door: nothing else is to be asked then. When that is
-/// as old as it may be, one client asks anew, and the others go by it for as long again: of twenty that connect in
-/// turns each would else ask.
+/// Whether a client has just found that who listens there has no door: nothing else is to be asked then.
 pub fn is_known_doorless(destination: SocketAddr) -> bool {
     let now_ns = kernel::now_ns();
-    let is_known = |entry: &mut Entry| {
-        let Some(target) = entry.target else { return false };
-        let until_ns = entry.doorless_until_ns.min(target.known_ns.saturating_add(REMEMBERED_NS));
-        if now_ns < until_ns {
-            return true;
-        }
-        let somebody_asks = now_ns.saturating_sub(entry.asked_anew_ns) < REMEMBERED_NS;
-        if !somebody_asks {
-            entry.asked_anew_ns = now_ns;
-        }
-        somebody_asks && now_ns < until_ns.saturating_add(REMEMBERED_NS)
-    };
-    remembered(|entries| asked_for(entries, destination).is_some_and(is_known))
+    remembered(|entries| asked_for(entries, destination).is_some_and(|entry| entry.is_known_doorless(now_ns)))
 }
 
 /// Notes that a client found no door; or that what was remembered led nowhere.

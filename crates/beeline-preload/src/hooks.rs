@@ -4,6 +4,7 @@ mod aio;
 mod data;
 mod exec;
 mod fds;
+mod libaio;
 mod loading;
 mod process;
 mod ready;

@@ -7,10 +7,9 @@ use crate::sys::{self, Errno};
 use crate::{Fd, memfd};
 
 const SIDE_BYTES: usize = 4096;
-/// As large as a lane by default: a lower limit of file sizes means no lanes anyway.
-const FILE_BYTES: usize = 8 << 20;
-/// Bytes of the store behind a side's page: with rings of 4 MiB, room for all that is unread, and to move it up.
-pub const STORE_BYTES: usize = FILE_BYTES - SIDE_BYTES;
+/// Bytes of the store behind a side's page.
+pub const STORE_BYTES: usize = 256 * 1024;
+const FILE_BYTES: usize = SIDE_BYTES + STORE_BYTES;
 
 /// One mapped side page, zeroed when made. Inherited by `fork` as shared memory.
 #[derive(Clone, Copy)]

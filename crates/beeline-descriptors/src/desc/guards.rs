@@ -47,14 +47,6 @@ pub struct RxGuard {
     _outer: Guard<'static>,
 }
 
-/// The lock of a description was inherited: if it was the caller's own, that of the side is as well.
-#[inline]
-fn leave_lost(outer: &Guard<'_>, inner: &SharedLock) {
-    if outer.taken == Taken::Inherited {
-        inner.leave_lost();
-    }
-}
-
 impl Desc {
     /// Locks the writing direction. `None` if this is not a lane, or not ours any more: then the process follows
     /// ([`crate::follow`]) before the kernel gets the call.
@@ -92,7 +84,6 @@ impl Desc {
             return Err(Unlocked::Gone);
         }
         let (lane, side) = (self.lane(), self.side());
-        leave_lost(&outer, &side.tx_lock);
         let inner = if self.shared.load(Relaxed) { Some(self.try_shared(side, &side.tx_lock)?) } else { None };
         let guard = TxGuard { desc: self, lane, side, shares: inner.is_some(), _outer: outer, inner };
         if guard.inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited)
@@ -109,9 +100,6 @@ impl Desc {
     pub fn tx_here(&'static self) -> Option<TxGuard> {
         let outer = self.tx_lock.lock();
         let shares = self.shared.load(Relaxed);
-        if self.is_lane() {
-            leave_lost(&outer, &self.side().tx_lock);
-        }
         self.is_lane().then(|| TxGuard {
             desc: self,
             lane: self.lane(),
@@ -127,31 +115,14 @@ impl Desc {
     #[inline(always)]
     pub fn lock_tx_alone(&self) -> Option<Guard<'_>> {
         let guard = self.tx_lock.lock();
-        if self.is_lane() && !self.shared.load(Relaxed) {
-            return Some(guard);
-        }
-        self.give_back(guard, |side| &side.tx_lock);
-        None
-    }
-
-    /// Nobody has it alone. Who locks it next would not find that it was inherited.
-    #[cold]
-    #[inline(never)]
-    fn give_back(&self, guard: Guard<'_>, inner: fn(&SideState) -> &SharedLock) {
-        if self.is_lane() {
-            leave_lost(&guard, inner(self.side()));
-        }
+        (self.is_lane() && !self.shared.load(Relaxed)).then_some(guard)
     }
 
     /// As [`Desc::lock_tx_alone`], for the reading direction.
     #[inline(always)]
     pub fn lock_rx_alone(&self) -> Option<Guard<'_>> {
         let guard = self.rx_lock.lock();
-        if self.is_lane() && !self.shared.load(Relaxed) {
-            return Some(guard);
-        }
-        self.give_back(guard, |side| &side.rx_lock);
-        None
+        (self.is_lane() && !self.shared.load(Relaxed)).then_some(guard)
     }
 
     /// As [`Desc::lock_tx`], for the reading direction.
@@ -188,7 +159,6 @@ impl Desc {
             return Err(Unlocked::Gone);
         }
         let (lane, side) = (self.lane(), self.side());
-        leave_lost(&outer, &side.rx_lock);
         let inner = if self.shared.load(Relaxed) { Some(self.try_shared(side, &side.rx_lock)?) } else { None };
         let inherited = inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited);
         let guard = RxGuard { desc: self, lane, side, _outer: outer, _inner: inner };
@@ -239,12 +209,7 @@ impl Desc {
 
     /// Waits until no operation of this process is inside, and keeps others out: for `fork` and close.
     pub fn lock_both(&'static self) -> (Guard<'static>, Guard<'static>) {
-        let (tx, rx) = (self.tx_lock.lock(), self.rx_lock.lock());
-        if self.is_lane() {
-            leave_lost(&tx, &self.side().tx_lock);
-            leave_lost(&rx, &self.side().rx_lock);
-        }
-        (tx, rx)
+        (self.tx_lock.lock(), self.rx_lock.lock())
     }
 }
 

@@ -221,21 +221,6 @@ impl SharedLock {
         }
     }
 
-    /// The calling thread, in a section, has found that it jumped out of one ([`super::Lock`]): if it had this lock,
-    /// too, that is left to whoever comes next, as a dead holder's.
-    #[cold]
-    pub fn leave_lost(&self) {
-        let word = self.word.load(Relaxed);
-        if low(word) & HELD != thread::tid() || self.holder.load(Relaxed) != thread::identity() {
-            return;
-        }
-        let died = word & !u64::from(u32::MAX) | u64::from(DIED);
-        if self.word.compare_exchange(word, died, Release, Relaxed).is_ok() {
-            thread::with(|thread| conceal(thread, self));
-            thread::leave_lost_section();
-        }
-    }
-
     /// Leaves a lock that this thread seems to hold to whoever comes next, as a dead one's: for a thread that knows
     /// that it holds nothing.
     pub fn disown(&self) {

@@ -33,25 +33,19 @@ fn a_listener_is_found_by_its_cookie_and_forgotten_when_it_is_gone() {
 
 #[test]
 fn of_many_clients_one_asks_anew_whether_there_is_a_door() {
+    const KNOWN_NS: u64 = 1_000 * REMEMBERED_NS;
+    const STEP_NS: u64 = REMEMBERED_NS / 10;
     let _turn = ONE_AT_A_TIME.lock();
-    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-    let destination = tcp.local_addr().unwrap();
-    let source = SocketAddr::new(local(destination).unwrap().source, 2000);
-    // What is known counts for milliseconds, in which a busy machine may do nothing.
-    let asked_once = (0..100).any(|_| {
-        listener_now(destination, source).unwrap();
-        note_doorless(destination);
-        let until_ns = kernel::now_ns() + 2 * REMEMBERED_NS;
-        let asked: Vec<u64> = core::iter::from_fn(|| Some(kernel::now_ns()))
-            .take_while(|now_ns| *now_ns < until_ns)
-            .filter(|_| !is_known_doorless(destination))
-            .collect();
-        // Who asks says nothing here, and so all ask when twice the time is over.
-        !is_known_doorless(destination) && matches!(asked.as_slice(), [_])
+    change("127.0.0.79:7".parse().unwrap(), |entry| {
+        entry.target = Some(Target { cookie: 1, uid: 1, known_ns: KNOWN_NS });
+        entry.doorless_until_ns = KNOWN_NS + REMEMBERED_NS;
+        let mut asks = |now_ns| !entry.is_known_doorless(now_ns);
+        let asked: Vec<u64> = (0..20).filter(|step| asks(KNOWN_NS + step * STEP_NS)).collect();
+        assert_eq!(asked, [10], "who asks says nothing here");
+        assert!(asks(KNOWN_NS + 20 * STEP_NS), "nobody has answered in time");
+        entry.doorless_until_ns = 0;
+        assert!(!entry.is_known_doorless(KNOWN_NS), "the next client looks for a door");
     });
-    assert!(asked_once);
-    drop(tcp);
-    forget();
 }
 
 #[test]

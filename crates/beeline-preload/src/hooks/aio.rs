@@ -8,14 +8,12 @@
 //!    then on. It means files nearly always: those cost a look. A program that brings a libaio of its own does not come
 //!    here; `beeline_sockets::life` finds it by its text.
 
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
-
 use beeline_sockets::{Outcome, in_first_page, life};
 use beeline_stats::Reason;
 use libc::{aiocb, c_int, c_long, c_void};
 
 use super::rings::{self, is_no_lane, is_theirs};
-use crate::real::{Real, fail, hooks};
+use crate::real::{fail, hooks};
 
 hooks! {
     fn aio_read | aio_read64 | aio_write | aio_write64: (request: *mut aiocb) -> c_int [] => before(request);
@@ -92,40 +90,6 @@ pub(super) unsafe fn may_be_submitted(requests: *const *const Request, count: c_
             })
     };
     spares(is_theirs) || rings::may_go_past_us(Reason::RawSystemCalls) || spares(is_no_lane)
-}
-
-/// libaio's io_submit(3), which returns a negative error number and leaves errno alone. A function of this name that is
-/// another library's is called with whatever it was given.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn io_submit(a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> usize {
-    type Submit = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> usize;
-    static REAL: Real = Real::new(c"io_submit");
-    static IS_LIBAIOS: AtomicU8 = AtomicU8::new(UNKNOWN);
-    const UNKNOWN: u8 = 0;
-    const LIBAIOS: u8 = 1;
-    const ANOTHERS: u8 = 2;
-    // SAFETY: libc's per-thread errno, which the dynamic linker and what libc does for us may change.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    let kept = unsafe { *errno };
-    let real = rings::find(&REAL, c"io_submit");
-    if real.is_null() {
-        return (-libc::ENOSYS) as isize as usize;
-    }
-    if IS_LIBAIOS.load(Relaxed) == UNKNOWN {
-        IS_LIBAIOS.store(if rings::is_of_library(real, b"libaio") { LIBAIOS } else { ANOTHERS }, Relaxed);
-    }
-    // SAFETY: libaio's arguments, if it is the one that is called.
-    let may_go_on = IS_LIBAIOS.load(Relaxed) == ANOTHERS || unsafe { may_be_submitted(c as _, b as c_long) };
-    // SAFETY: as above.
-    unsafe { *errno = kept };
-    if !may_go_on {
-        return (-libc::EAGAIN) as isize as usize;
-    }
-    // SAFETY: a function of this name.
-    let real: Submit = unsafe { core::mem::transmute(real) };
-    // SAFETY: the program's arguments, passed on.
-    unsafe { real(a, b, c, d, e, f) }
 }
 
 /// io_submit(2) by number.

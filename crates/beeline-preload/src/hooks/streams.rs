@@ -6,21 +6,25 @@
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use beeline_sockets::desc::Kind;
-use beeline_sockets::{Outcome, kernel, life, table};
+use beeline_sockets::{Outcome, kernel, life, readable_bytes, table};
 use libc::{FILE, c_int};
 
 use crate::real::reals;
 
 reals! {
-    fn _IO_list_lock() -> ();
-    fn _IO_list_unlock() -> ();
     fn _IO_iter_begin() -> *mut FILE;
-    fn _IO_iter_next(stream: *mut FILE) -> *mut FILE;
 }
 
-/// Where `fileno` finds the fd: `_fileno` of glibc's `struct _IO_FILE` on 64-bit machines, part of its ABI.
+/// Streams that are looked at. A list that changes meanwhile might lead in a circle.
+const STREAMS_MAX: usize = 4096;
+/// Bytes of glibc's `struct _IO_FILE_plus` on 64-bit machines, part of its ABI.
+const STREAM_BYTES: usize = 224;
+/// Where a stream has the next one of the list.
+const NEXT_OFFSET: usize = 104;
+
+/// Where `fileno` finds the fd: `_fileno`.
 pub(super) const FILENO_OFFSET: usize = 112;
-/// Where a stream has the table of its functions: behind that structure, likewise.
+/// Where a stream has the table of its functions: behind the rest.
 const FUNCTIONS_OFFSET: usize = 216;
 /// The table that streams of ours have, once there is one.
 static OUR_FUNCTIONS: AtomicUsize = AtomicUsize::new(0);
@@ -28,8 +32,7 @@ static OUR_FUNCTIONS: AtomicUsize = AtomicUsize::new(0);
 /// Makes `to` lead where `from` does by `call`, and gives a connection up to a relay if libc has a stream of its own
 /// with that number.
 pub(super) fn with_stream(from: c_int, to: c_int, call: impl FnOnce() -> Outcome) -> Outcome {
-    // Streams are asked for only where there may be one, as libc's list has a lock: while a thread flushes all streams
-    // and one of them takes nothing, it is held.
+    // Streams are asked for only where there may be one.
     let may_have_one = is_ours(from) && from != to && to > 2 && kernel::is_close_on_exec(to).is_ok();
     let outcome = call();
     if may_have_one && matches!(outcome, Outcome::Done(_)) && has_stream(to) {
@@ -39,30 +42,32 @@ pub(super) fn with_stream(from: c_int, to: c_int, call: impl FnOnce() -> Outcome
 }
 
 /// Whether libc has a stream of its own with this number.
+///
+/// The list's lock is not taken: who flushes all streams has it for as long as one of them takes nothing, and waits
+/// with it for a stream that the caller may have locked. So a stream may be closed or made meanwhile, which the program
+/// could not tell from its being so before or after; and one is looked at only where there is memory.
 fn has_stream(fd: c_int) -> bool {
-    let (Some(lock), Some(unlock), Some(begin), Some(next)) = (
-        reals::_IO_list_lock.get(),
-        reals::_IO_list_unlock.get(),
-        reals::_IO_iter_begin.get(),
-        reals::_IO_iter_next.get(),
-    ) else {
-        return false;
-    };
-    let mut found = false;
-    // SAFETY: what is in the list is a stream as long as the lock is held, which the thread that holds it may take
-    // again.
-    unsafe {
-        lock();
-        let mut stream = begin();
-        while !stream.is_null() && !found {
-            let fields = stream.cast::<u8>();
-            found = fields.add(FILENO_OFFSET).cast::<c_int>().read() == fd
-                && fields.add(FUNCTIONS_OFFSET).cast::<usize>().read() != OUR_FUNCTIONS.load(Relaxed);
-            stream = next(stream);
+    let Some(begin) = reals::_IO_iter_begin.get() else { return false };
+    // SAFETY: it returns where the list begins.
+    let mut stream = unsafe { begin() }.cast::<u8>();
+    for _ in 0..STREAMS_MAX {
+        if stream.is_null() || readable_bytes(stream as usize, STREAM_BYTES) != STREAM_BYTES {
+            return false;
         }
-        unlock();
+        // SAFETY: so many bytes can be read there, whatever they are by now.
+        let (number, functions, next) = unsafe {
+            (
+                stream.add(FILENO_OFFSET).cast::<c_int>().read_unaligned(),
+                stream.add(FUNCTIONS_OFFSET).cast::<usize>().read_unaligned(),
+                stream.add(NEXT_OFFSET).cast::<*mut u8>().read_unaligned(),
+            )
+        };
+        if number == fd && functions != OUR_FUNCTIONS.load(Relaxed) {
+            return true;
+        }
+        stream = next;
     }
-    found
+    false
 }
 
 /// A stream of ours has been made ([`super::stdio`]), which heeds its number by our functions.

@@ -236,51 +236,6 @@ static void a_file_past_the_cache_is_sent(void) {
     }
 }
 
-static sigjmp_buf before;
-static volatile sig_atomic_t came;
-static void jumps_out(int signal) { siglongjmp(before, signal); }
-static void notes(int signal) { came = signal; }
-
-/* The kernel fails with EFAULT; a copy that is made here raises a signal, whose handler leaves it. */
-static void fails(ssize_t (*call)(int, char *, size_t), int fd, char *bytes, size_t length) {
-    if (sigsetjmp(before, 1) == 0) CHECK(call(fd, bytes, length) == -1 && errno == EFAULT);
-}
-
-static ssize_t receives(int fd, char *bytes, size_t length) { return recv(fd, bytes, length, 0); }
-static ssize_t sends(int fd, char *bytes, size_t length) { return send(fd, bytes, length, 0); }
-
-static void who_jumps_out_of_a_copy_goes_on(void) {
-    static char got[2 * PAGE];
-    CHECK(signal(SIGSEGV, jumps_out) != SIG_ERR && signal(SIGUSR1, notes) != SIG_ERR);
-    for (int shared = 0; shared < 2; shared++) {
-        int ends[2], leave[2];
-        pair(ends);
-        CHECK(pipe(leave) == 0);
-        pid_t child = shared ? fork() : 0;
-        if (shared && child == 0) {
-            close(leave[1]);
-            _exit((int)read(leave[0], got, 1));
-        }
-        char *shut = mapped(2 * PAGE, PROT_NONE);
-        CHECK(send(ends[0], "0123456789", 10, 0) == 10);
-        await_unread(ends[1], 10);
-        for (int peeked = 0; peeked < 2; peeked++) {
-            if (peeked) CHECK(recv(ends[1], got, 5, MSG_PEEK) == 5);
-            fails(receives, ends[1], shut + 8, 2000);
-            CHECK(recv(ends[1], got, 2, 0) == 2 && memcmp(got, peeked ? "23" : "01", 2) == 0);
-            fails(sends, ends[1], shut + 8, 2000);
-            says(ends[1], ends[0], "still here");
-            came = 0;
-            CHECK(raise(SIGUSR1) == 0 && came == SIGUSR1);
-        }
-        hears(ends[1], "456789");
-        says(ends[0], ends[1], "and on");
-        close(leave[1]);
-        close(leave[0]);
-        if (shared) CHECK(status_of(child) == 0);
-    }
-}
-
 /* More than 256 KiB, and again after some of it was read. */
 static void all_that_is_unread_is_peeked(void) {
     enum { COUNT = 900000, SHOWN = 600000, READ = 130000 };
@@ -342,7 +297,6 @@ static const struct guest_case CASES[] = {
     CASE(a_page_that_cannot_be_written_is_refused),
     CASE(an_urgent_byte_is_the_last_message),
     CASE(a_file_past_the_cache_is_sent),
-    CASE(who_jumps_out_of_a_copy_goes_on),
     CASE(all_that_is_unread_is_peeked),
     CASE(nobody_is_told_of_impossible_bytes),
 };

@@ -281,8 +281,6 @@ static void processes_serve(uint32_t events) {
     ends(&peer);
 }
 
-static void processes_hear_edges_of_one_set(void) { processes_serve(EPOLLIN | EPOLLET); }
-
 static void processes_with_sets_of_their_own_hear_exclusively(void) { processes_serve(EPOLLIN | EPOLLEXCLUSIVE); }
 
 static volatile sig_atomic_t signals;
@@ -310,28 +308,6 @@ static void a_look_lets_no_signal_in(void) {
     CHECK(epoll_pwait2(set, &event, 1, &some, &open) == -1 && errno == EINTR && signals == 1);
 }
 
-/* Of members with equal data those are told of that have something. */
-static void of_equal_members_the_ready_are_told(void) {
-    for (int order = 0; order < 2; order++) {
-        int first[2], second[2], tube[2], set = epoll_create1(0);
-        pair(first), pair(second);
-        CHECK(pipe(tube) == 0);
-        if (order) add(set, tube[0], EPOLLIN, 7);
-        add(set, first[1], EPOLLIN, 7);
-        add(set, second[1], EPOLLIN, 7);
-        if (!order) add(set, tube[0], EPOLLIN, 7);
-        CHECK(count(set, 20) == 0);
-        sends(first[0], "x");
-        CHECK(count(set, LONG_MS) == 1);
-        sends(second[0], "x");
-        CHECK(count(set, LONG_MS) == 2);
-        reads_all(first[1]), reads_all(second[1]);
-        CHECK(count(set, 20) == 0);
-        CHECK(write(tube[1], "p", 1) == 1);
-        CHECK(count(set, LONG_MS) == 1);
-    }
-}
-
 static const struct guest_case CASES[] = {
     CASE(bytes_before_their_bell_are_told_of),
     CASE(what_comes_to_a_set_is_an_edge),
@@ -339,10 +315,8 @@ static const struct guest_case CASES[] = {
     CASE(threads_hear_through_a_set_of_edges),
     CASE(threads_with_sets_of_their_own_hear_exclusively),
     CASE(threads_with_sets_of_their_own_hear_edges_exclusively),
-    CASE(processes_hear_edges_of_one_set),
     CASE(processes_with_sets_of_their_own_hear_exclusively),
     CASE(a_look_lets_no_signal_in),
-    CASE(of_equal_members_the_ready_are_told),
 };
 
 int main(int argc, char **argv) {

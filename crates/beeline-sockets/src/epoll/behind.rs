@@ -4,7 +4,7 @@
 //! | who may sleep | what is armed |
 //! |---|---|
 //! | another thread of this process, on the set or on one around it | all that is hot |
-//! | another process, on a set that both have since a fork | its members by edge: those by level are told to the next sleeper by the bell, which stays until it is taken |
+//! | another process, on a set that both have since a fork | nothing: few sets have that, and each that a program has filled before it forks once would ring for each message (docs/limits.md) |
 //! | anybody, on another set with the same connection, where one of all is woken (`EPOLLEXCLUSIVE`) | what was told |
 
 use core::sync::atomic::Ordering::Relaxed;
@@ -12,36 +12,18 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::{Armed, Since};
 
 use super::all::entries_of;
-use super::events::EPOLLET;
 use super::limits::ARMINGS;
 use super::registration::EPOLLEXCLUSIVE;
-use super::set::{Entry, Set, is_shared, open_fd};
+use super::set::{Entry, Set, open_fd};
 use crate::desc::Desc;
 use crate::guards;
 use crate::io;
 
-/// Which hot members are armed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Whom {
-    All,
-    /// Those of which another process that sleeps on the set hears by a bell alone.
-    Shared,
-}
-
-impl Whom {
-    pub(super) fn has(self, entry: &Entry) -> bool {
-        self == Self::All || entry.events.load(Relaxed) & EPOLLET != 0 && entry.desc().is_some_and(is_shared_lane)
-    }
-}
-
-/// For whom a wait on a set that returns leaves armed members behind. Whoever sleeps has said so before it armed the
+/// Whether a wait on a set that returns leaves armed members behind. Whoever sleeps has said so before it armed the
 /// members under the set's lock, which the wait has had since, or has it find what it was told.
 #[inline]
-pub(super) fn who_sleeps(set: &Set) -> Option<Whom> {
-    if set.sleepers.load(Relaxed) != 0 || set.exposed.load(Relaxed) && is_awaited_outside(set) {
-        return Some(Whom::All);
-    }
-    is_shared(set).then_some(Whom::Shared)
+pub(super) fn may_somebody_sleep(set: &Set) -> bool {
+    set.sleepers.load(Relaxed) != 0 || set.exposed.load(Relaxed) && is_awaited_outside(set)
 }
 
 /// Whether somebody may sleep on a set around this one. Who sleeps in poll(2) on this one is woken by each bell, and

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use beeline_lane::{Armed, Fault, flags};
 
-use super::behind::{Whom, arm_from_now};
+use super::behind::arm_from_now;
 use super::company;
 use super::events::{ARRIVAL, EPOLLET, EPOLLOUT, EPOLLPRI, READABLE, WRITABLE};
 use super::faults::{ANSWERS_BEGUN, ANSWERS_OPEN, answer_faults, is_troubled, mark_troubled, note_fault};
@@ -96,21 +96,21 @@ fn cool_inner(epfd: i32, inner: &Set, entry: &Entry, depth: u32) -> Armed {
         return Armed::Ready;
     }
     // What is ready was told, and is no edge any more: what comes from now on is one.
-    let _ = cool_behind(epfd, inner, 0, Whom::All);
+    let _ = cool_behind(epfd, inner, 0);
     if is_troubled(inner) || is_edge() { Armed::Ready } else { Armed::Sleep }
 }
 
 /// Arms what a thread leaves behind in a set on which others sleep: what has been reported and not yet dealt
 /// with counts from now on, so that sleepers hear of what comes after it. Tells whether something is ready, and whether
 /// some of that is news to everybody: no part of what `call` has reported.
-pub(super) fn cool_behind(epfd: i32, set: &Set, call: u32, whom: Whom) -> (Armed, bool) {
+pub(super) fn cool_behind(epfd: i32, set: &Set, call: u32) -> (Armed, bool) {
     let _guard = set.lock.lock();
     company::disband(set);
     let mut fd = set.hot_first.load(Relaxed);
     let (mut armed, mut untold) = (Armed::Sleep, false);
     while let Some(entry) = set.find(fd) {
         let next = entry.heat.next();
-        if whom.has(entry) && cool_entry(epfd, set, fd, entry, 0) == Armed::Ready {
+        if cool_entry(epfd, set, fd, entry, 0) == Armed::Ready {
             armed = Armed::Ready;
             let heard = entry.desc().is_none_or(|desc| !desc.is_lane() || arm_from_now(open_fd(fd, desc), desc));
             // An edge that was reported is no edge any more.

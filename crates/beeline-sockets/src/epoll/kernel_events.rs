@@ -96,7 +96,6 @@ impl Call {
     /// Deals with a kernel event. One that is told `alone` has none to be put in order with.
     fn dispatch(&mut self, event: epoll_event, alone: bool) -> Dispatched {
         if event.u64 == WAKER_DATA {
-            self.look_at_shared();
             return Dispatched { heated: true, is_for_app: false };
         }
         let guard = self.set.lock.lock();
@@ -136,12 +135,7 @@ impl Call {
                     self.set.make_hot(fd, entry);
                     news.heated = true;
                 }
-                // The event may be another member's. A shot that was fired is told in any case.
-                _ => {
-                    let asked = entry.events.load(Relaxed);
-                    let is_its = !parked && (members == 1 || asked & EPOLLONESHOT != 0);
-                    foreign |= is_its || kernel::poll_now(fd, asked as i16) != 0;
-                }
+                _ => foreign |= !parked || kernel::poll_now(fd, entry.events.load(Relaxed) as i16) != 0,
             }
         });
         drop(guard);
@@ -169,20 +163,6 @@ impl Call {
         }
         let is_for_app = foreign || !known && !parked && !self.set.has_strays.load(Relaxed);
         Dispatched { heated, is_for_app }
-    }
-
-    /// Who shows the waker of a set that processes share has seen news for which no bell rings.
-    fn look_at_shared(&self) {
-        let set = self.set;
-        if is_shared(set) {
-            let _guard = set.lock.lock();
-            let is_shared = |desc: &Desc| desc.is_lane() && desc.shared.load(Relaxed);
-            set.for_each_entry(|fd, entry| {
-                if entry.desc().is_some_and(is_shared) {
-                    set.make_hot(fd, entry);
-                }
-            });
-        }
     }
 
     /// Notes what a kernel event says of a lane, and makes it hot. The set is locked.

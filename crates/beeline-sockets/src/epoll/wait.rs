@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::Armed;
 use libc::epoll_event;
 
-use super::behind::{arm_exclusive, is_watched_elsewhere, who_sleeps};
+use super::behind::{arm_exclusive, is_watched_elsewhere, may_somebody_sleep};
 use super::bells::drain_fired;
 use super::cool::{cool_behind, cool_entry, cool_for_sleep};
 use super::events::{EPOLLET, EPOLLONESHOT};
@@ -398,8 +398,8 @@ impl Call {
     fn note_told(&mut self, fd: i32, entry: &Entry, desc: &Desc, asked: u32) {
         let is_once = asked & (EPOLLET | EPOLLONESHOT) != 0;
         entry.place.store(if is_once { 0 } else { self.set.next_place() }, Relaxed);
-        if asked & (EPOLLET | EPOLLEXCLUSIVE) != 0 {
-            self.may_be_awaited |= desc.shared.load(Relaxed) || is_watched_elsewhere(entry);
+        if asked & EPOLLEXCLUSIVE != 0 {
+            self.may_be_awaited |= is_watched_elsewhere(entry);
         }
         if asked & EPOLLONESHOT != 0 {
             if desc.kind() == Kind::Epoll {
@@ -430,8 +430,8 @@ impl Call {
         if self.may_be_awaited {
             arm_exclusive(self.set, self.number);
         }
-        if let Some(whom) = who_sleeps(self.set) {
-            let (armed, untold) = cool_behind(self.epfd, self.set, self.number, whom);
+        if may_somebody_sleep(self.set) {
+            let (armed, untold) = cool_behind(self.epfd, self.set, self.number);
             if untold || armed == Armed::Ready && self.filled == self.max {
                 // There was more than this call had room for, or has come since: as the kernel does, wake the next
                 // thread.
