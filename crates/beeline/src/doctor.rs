@@ -32,9 +32,10 @@ struct Document {
 }
 
 impl Document {
-    /// Whether it is known that a lane came about.
+    /// Whether it is known that a lane came about, and what was asked for left nothing open.
     fn is_tried(&self) -> bool {
         self.host.iter().any(|finding| finding.what == host::TRIAL && finding.state == State::Good)
+            && !self.subject.iter().any(|finding| finding.is_open)
     }
 }
 
@@ -73,4 +74,21 @@ fn render(document: &Document, arguments: &DoctorArgs) -> String {
         more => writeln!(text, "\n{more} problems stand in the way of lanes."),
     };
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_stands_in_the_way_only_where_nothing_is_left_open() {
+        let is_tried = |trial: Finding, subject: &[Finding]| {
+            Document { version: 1, good: true, host: vec![trial], subject: subject.to_vec() }.is_tried()
+        };
+        let (good, note) = (Finding::good(host::TRIAL, "a lane"), Finding::note("process 1", "5 times no_door"));
+        let open = Finding { is_open: true, ..Finding::note("process 1", "not yours to look at") };
+        assert!(is_tried(good.clone(), &[]) && is_tried(good.clone(), std::slice::from_ref(&note)));
+        assert!(!is_tried(good, &[note, open]));
+        assert!(!is_tried(Finding::note(host::TRIAL, "not known"), &[]));
+    }
 }

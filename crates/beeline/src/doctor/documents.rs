@@ -14,9 +14,15 @@ pub fn directory(program: &Path) -> Option<PathBuf> {
     std::iter::once(installed).chain(built).find(|directory| directory.join(ONE).is_file())
 }
 
-/// The text, with documents named by where they are.
+/// The text, with documents named by where they are: words that begin with `docs/`.
 pub fn named(text: &str, directory: &Path) -> String {
-    text.replace("docs/", &format!("{}/docs/", directory.display()))
+    let words = text.split_inclusive(|c: char| c.is_whitespace() || "(`".contains(c));
+    words
+        .map(|word| match word.starts_with("docs/") {
+            true => format!("{}/{word}", directory.display()),
+            false => word.to_owned(),
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -32,6 +38,11 @@ mod tests {
         std::fs::create_dir_all(installed.join("docs")).unwrap();
         std::fs::write(installed.join(ONE), "").unwrap();
         assert_eq!(directory(&program), Some(installed));
-        assert_eq!(named("see docs/limits.md", Path::new("/x")), "see /x/docs/limits.md");
+        let named = |text| named(text, Path::new("/x"));
+        assert_eq!(named("see docs/limits.md (docs/bridge.md)"), "see /x/docs/limits.md (/x/docs/bridge.md)");
+        assert_eq!(named("docs/limits.md"), "/x/docs/limits.md");
+        for other in ["/tmp/docs/app", "see my-docs/app", "../docs/app"] {
+            assert_eq!(named(other), other);
+        }
     }
 }

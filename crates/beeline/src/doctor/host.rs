@@ -28,6 +28,8 @@ use crate::stat::collect::SHARED_MEMORY;
 const DESCRIPTORS_FEW: u64 = 1024;
 /// What the finding of the trial is called.
 pub const TRIAL: &str = "trial";
+/// What the finding of a limit of the address space is called.
+const ADDRESS_SPACE: &str = "address space";
 /// Since then the kernel keeps descriptors from those who do not want any (`SO_PASSRIGHTS`).
 const KERNEL_FOR_OTHER_USERS: (u32, u32) = (6, 16);
 
@@ -44,9 +46,20 @@ pub fn look(arguments: &DoctorArgs) -> Vec<Finding> {
     findings.extend([shared_memory(), cpus(), packet_filters(is_strict), agent(), bridge()]);
     // What is wrong with library or options would be said twice.
     if findings.iter().all(|finding| finding.state != State::Problem) {
-        findings.push(tried(arguments, keeps_statistics));
+        let trial = tried(arguments, keeps_statistics);
+        weigh(&mut findings, &trial);
+        findings.push(trial);
     }
     findings
+}
+
+/// Under any limit of its address space a server has no lanes. A trial names the reason; where it cannot tell, for want
+/// of statistics, the limit itself is the problem.
+fn weigh(findings: &mut [Finding], trial: &Finding) {
+    if trial.state == State::Note {
+        let limits = findings.iter_mut().filter(|finding| finding.what == ADDRESS_SPACE);
+        limits.for_each(|finding| finding.state = State::Problem);
+    }
 }
 
 fn kernel() -> Finding {
@@ -126,7 +139,7 @@ fn limits() -> Vec<Finding> {
         .with_remedy("ulimit -n"),
     });
     for (resource, name, reason) in [
-        (Resource::RLIMIT_AS, "address space", "address_space_limited"),
+        (Resource::RLIMIT_AS, ADDRESS_SPACE, "address_space_limited"),
         (Resource::RLIMIT_FSIZE, "file size", "file_size_limited"),
     ] {
         let limit = soft(resource);
@@ -165,10 +178,8 @@ fn shared_memory() -> Finding {
 
 fn cpus() -> Finding {
     match std::thread::available_parallelism().map_or(1, std::num::NonZero::get) {
-        1 => Finding::note(
-            "CPUs",
-            "one may be used: both ends take turns on it, and gain less than on two (docs/measurements.md)",
-        ),
+        1 => Finding::note("CPUs", "one may be used: both ends take turns on it, and gain less than on two")
+            .with_remedy("docs/measurements.md tells how much"),
         more => Finding::good("CPUs", format!("{more} may be used")),
     }
 }
@@ -316,6 +327,19 @@ mod tests {
         let left = agent_at(&path).unwrap();
         assert!(left.state == State::Note && left.says.contains("left by an agent that has ended"), "{left:?}");
         assert!(left.remedy.unwrap().contains("beelined agent"));
+    }
+
+    #[test]
+    fn a_limit_of_the_address_space_is_a_problem_where_the_trial_cannot_tell() {
+        let limit = Finding::note(ADDRESS_SPACE, "limited");
+        let after = |trial: Finding| {
+            let mut findings = [Finding::note("CPUs", "one"), limit.clone()];
+            weigh(&mut findings, &trial);
+            findings.map(|finding| finding.state)
+        };
+        assert_eq!(after(Finding::note(TRIAL, "not known")), [State::Note, State::Problem]);
+        assert_eq!(after(Finding::good(TRIAL, "a lane")), [State::Note; 2]);
+        assert_eq!(after(Finding::problem(TRIAL, "address_space_limited")), [State::Note; 2]);
     }
 
     #[test]

@@ -57,15 +57,17 @@ fn running(selection: &Selection) -> anyhow::Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Of a process without statistics. Only of one without the library is it known that it has no lanes, and of one that
-/// was told to have none.
+/// Of a process without statistics. Only of one without the library is it known that it has no lanes, and of one where
+/// what is in the way of statistics is in theirs, too.
 fn absent(pid: u32, absence: &Absence) -> Finding {
-    let state = match absence {
-        Absence::Gone | Absence::NotLoaded | Absence::Silent(Some(Obstacle::Disabled)) => State::Problem,
-        Absence::NotYours | Absence::Silent(_) => State::Note,
+    let is_open = match absence {
+        Absence::Gone | Absence::NotLoaded => false,
+        Absence::NotYours => true,
+        Absence::Silent(obstacle) => obstacle.as_ref().and_then(Obstacle::reason).is_none(),
     };
+    let state = if is_open { State::Note } else { State::Problem };
     let says = absence.sentence(pid);
-    Finding { what: what(pid), state, says, remedy: absence.remedy().map(str::to_owned) }
+    Finding { what: what(pid), state, says, remedy: absence.remedy().map(str::to_owned), is_open }
 }
 
 fn what(pid: u32) -> String {
@@ -113,5 +115,6 @@ mod tests {
         assert!(state == State::Note && remedy.contains("/dev/shm"), "{remedy}");
         assert_eq!(of(Absence::Silent(None)), (State::Note, String::new()));
         assert_eq!(of(Absence::Silent(Some(Obstacle::Disabled))).0, State::Problem);
+        assert_eq!(of(Absence::Silent(Some(Obstacle::FileSizeLimited))).0, State::Problem);
     }
 }

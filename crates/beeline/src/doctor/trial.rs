@@ -20,7 +20,7 @@ use beeline_stats::Reason;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::cli::{DoctorArgs, Selection};
-use crate::stat::absent::{Absence, Obstacle};
+use crate::stat::absent::Absence;
 use crate::stat::collect::{Collected, SHARED_MEMORY};
 use crate::stat::process::Process;
 
@@ -74,7 +74,9 @@ fn lane_of(client: u32, server: u32) -> Lane {
 fn without_statistics(pid: u32, absence: &Absence) -> Lane {
     match absence {
         Absence::NotLoaded => Lane::Missing(None, absence.sentence(pid)),
-        Absence::Silent(Some(Obstacle::Disabled)) => missing(Reason::Disabled.name(), Reason::Disabled.sentence()),
+        Absence::Silent(Some(obstacle)) if let Some(reason) = obstacle.reason() => {
+            missing(reason.name(), reason.sentence())
+        }
         _ => Lane::NotKnown(absence.sentence(pid), absence.remedy()),
     }
 }
@@ -235,6 +237,7 @@ fn say(line: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stat::absent::Obstacle;
 
     fn of(accelerated: u64, stopped: Option<Reason>, reasons: &[Reason]) -> Counts {
         let pair = |reason: Reason| (reason.name(), reason.sentence());
@@ -277,6 +280,7 @@ mod tests {
         assert!(matches!(silent(Some(Obstacle::ReadOnly)), Lane::NotKnown(_, Some(_))));
         assert!(matches!(silent(None), Lane::NotKnown(_, None)));
         assert_eq!(name(&silent(Some(Obstacle::Disabled))), "disabled");
+        assert_eq!(name(&silent(Some(Obstacle::FileSizeLimited))), "file_size_limited");
         assert!(matches!(without_statistics(7, &Absence::NotLoaded), Lane::Missing(None, _)));
     }
 }

@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use beeline_stats::Tunables;
 use beeline_stats::tunables::ENVIRONMENT;
+use beeline_stats::{Reason, Tunables};
 use nix::sys::statvfs::statvfs;
 
 /// Where the library keeps statistics.
@@ -153,6 +153,15 @@ impl Obstacle {
             return Some(Self::NotOwned(name.to_owned()));
         }
         (metadata.mode() & 0o077 != 0).then(|| Self::Open(name.to_owned()))
+    }
+
+    /// Why there are no lanes either, where it stands in their way as well.
+    pub fn reason(&self) -> Option<Reason> {
+        match self {
+            Self::Disabled => Some(Reason::Disabled),
+            Self::FileSizeLimited => Some(Reason::FileSizeLimited),
+            _ => None,
+        }
     }
 
     pub fn says(&self) -> String {
