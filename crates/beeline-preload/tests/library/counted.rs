@@ -113,6 +113,13 @@ fn short_lived_connections_stay_on_lanes_by_option() {
 
 #[test]
 fn parts_of_a_call_wake_the_reader_once() {
-    let (trips, [bells]) = super::near::figures("parts", "", "wait=wait", [beeline_stats::Counter::DoorbellsSent]);
+    use beeline_stats::Counter::{ConnectionsAcceleratedClient, ConnectionsAcceleratedServer, DoorbellsSent};
+    let counters = [DoorbellsSent, ConnectionsAcceleratedClient, ConnectionsAcceleratedServer];
+    // A server that gets no CPU for long leaves its client to TCP, which rings no bells.
+    let over_a_lane = (0..10).find_map(|_| {
+        let (trips, [bells, connected, accepted]) = super::near::figures("parts", "", "wait=wait", counters);
+        (connected + accepted != 0).then_some((trips, bells))
+    });
+    let (trips, bells) = over_a_lane.expect("a lane in ten connections");
     assert!((trips..=trips + trips / 10).contains(&bells), "{bells} bells for {trips} calls");
 }
