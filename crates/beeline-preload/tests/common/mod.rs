@@ -42,15 +42,7 @@ fn target() -> PathBuf {
 
 /// The guest of this name, compiled.
 pub fn guest(name: &'static str) -> PathBuf {
-    if name == "submits" {
-        libaio();
-    }
     compile(name, name, &[])
-}
-
-/// What takes the place of libaio.
-fn libaio() -> PathBuf {
-    compile("ownaio", "libaio.so.1", &["-shared", "-fPIC", "-Wl,-soname,libaio.so.1"])
 }
 
 /// The handover guest as a program into which no library can be loaded.
@@ -58,10 +50,10 @@ pub fn static_guest() -> PathBuf {
     compile("handover", "handover-static", &["-static"])
 }
 
-/// Libraries that a guest loads, by the variables that name them: one that submits requests to the kernel; one with a
-/// liburing of its own, one that needs the system's; one to be bound past others, at once or by and by; and the same
-/// with one that needs another with a `send` of its own.
-fn loaded() -> [(&'static str, PathBuf); 7] {
+/// Libraries that a guest loads, by the variables that name them: one with a liburing of its own, one that needs the
+/// system's; one to be bound past others, at once or by and by; and the same with one that needs another with a `send`
+/// of its own.
+fn loaded() -> [(&'static str, PathBuf); 6] {
     const NOW: &[&str] = &["-Wl,-z,relro,-z,now"];
     const LAZY: &[&str] = &["-Wl,-z,lazy"];
     let shared = |name, library, how: &[&str]| compile(name, library, &[&["-shared", "-fPIC"], how].concat());
@@ -71,7 +63,6 @@ fn loaded() -> [(&'static str, PathBuf); 7] {
         shared("ownsend", library, &[&["-DNEEDS_IT", directory, "-Wl,--no-as-needed", "-lownsend"], how].concat())
     };
     [
-        ("GUEST_LIBAIO", libaio()),
         ("GUEST_OWN_RINGS", shared("ownrings", "ownrings.so", &[])),
         ("GUEST_NEEDS_LIBURING", shared("rings", "rings.so", &[])),
         ("GUEST_DEEP_NOW", shared("deep", "deep-now.so", NOW)),
@@ -93,7 +84,6 @@ pub fn compile(name: &str, program: &'static str, flags: &[&str]) -> PathBuf {
         let libraries: &[&str] = match name {
             "rings" | "leavers" => &["-luring"],
             "ownrings" => &["-l:liburing.a"],
-            "submits" => &[concat!("-L", env!("CARGO_TARGET_TMPDIR")), "-l:libaio.so.1"],
             _ => &[],
         };
         let status = Command::new("cc")
