@@ -30,7 +30,7 @@ mv "$package"/usr/share/zsh/site-functions/* "$package/usr/share/zsh/vendor-comp
 rmdir "$package/usr/share/zsh/site-functions"
 # Worked examples for containers, and the service on other hosts without systemd.
 cp -r packaging/oci "$package/usr/share/doc/beeline/examples"
-cp -r docs "$package/usr/share/doc/beeline/docs"
+cp -r docs/. "$package/usr/share/doc/beeline/docs"
 install -D -m 644 packaging/beelined.toml "$package/etc/beeline/beelined.toml"
 echo /etc/beeline/beelined.toml >"$package/DEBIAN/conffiles"
 install -m 755 packaging/postinst packaging/prerm packaging/postrm -t "$package/DEBIAN"

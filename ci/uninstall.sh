@@ -10,7 +10,14 @@ if [ ! -f "$prefix/$list" ]; then
     exit 1
 fi
 cd "$prefix"
-directories=$(xargs -d '\n' dirname -- <"$list" | grep beeline | sort -ru)
+# Those of Beeline alone, the inner ones first.
+directories=$(awk -F/ '{
+    path = ""
+    for (part = 1; part < NF; part++) {
+        path = path (part > 1 ? "/" : "") $part
+        if (path ~ /beeline/) print path
+    }
+}' "$list" | sort -ru)
 xargs -d '\n' rm -f -- <"$list"
 printf '%s\n' "$directories" | xargs -d '\n' rmdir --ignore-fail-on-non-empty -- 2>/dev/null || true
 echo "Removed from $prefix. Programs that run with the library keep it until they end."

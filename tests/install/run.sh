@@ -12,12 +12,18 @@ find "$prefix" | sort >"$prefix.before"
 ci/install.sh "$prefix" >/dev/null
 find "$prefix" ! -type d | sort | comm -13 "$prefix.before" - >"$prefix.installed"
 for file in bin/beeline lib/beeline/libbeeline.so share/beeline/profiles/latency.toml share/man/man1/beeline-run.1 \
-    share/bash-completion/completions/beeline; do
+    share/bash-completion/completions/beeline share/doc/beeline/docs/containers.md; do
     grep -qx "$prefix/$file" "$prefix.installed" || { echo "not installed: $file" >&2; exit 1; }
 done
 # The command finds the library that was installed with it.
 mapped=$("$prefix/bin/beeline" run --quiet -- cat /proc/self/maps)
 grep -q "$prefix/lib/beeline/libbeeline.so" <<<"$mapped" || { echo 'another library was loaded' >&2; exit 1; }
+# It names the documents that were installed with it.
+"$prefix/bin/beeline" doctor --library /nonexistent >"$prefix.doctor" || true
+if grep -oE '[^ ]*docs/[a-z-]+\.md' "$prefix.doctor" | grep -vF "$prefix/share/doc/beeline/docs/"; then
+    echo 'doctor names a document that is not there' >&2
+    exit 1
+fi
 
 # What another release had beside goes with the next one.
 echo old >"$prefix/share/beeline/old"

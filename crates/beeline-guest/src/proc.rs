@@ -3,7 +3,7 @@
 use core::ffi::CStr;
 
 use beeline_shm::Fd;
-use beeline_shm::sys::call;
+use beeline_shm::sys::{self, call};
 
 /// Reads the beginning of a file. `None` when it cannot be opened or read.
 pub fn read<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
@@ -17,13 +17,34 @@ pub fn read<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     buffer.get(..length)
 }
 
+/// What is read at a time, and the longest line.
+const PAGE_BYTES: usize = 4096;
+
+/// Runs `f` with two pages: mapped for the call, as threads may have 16 KiB of stack and these calls come deep in them.
+fn with_pages<R>(f: impl FnOnce(&mut [u8], &mut [u8]) -> R) -> R {
+    #[inline(never)]
+    fn on_stack<R>(f: impl FnOnce(&mut [u8], &mut [u8]) -> R) -> R {
+        f(&mut [0; PAGE_BYTES], &mut [0; PAGE_BYTES])
+    }
+    let Ok(base) = sys::map_private(2 * PAGE_BYTES) else { return on_stack(f) };
+    // SAFETY: mapped just now, with no other user.
+    let (one, two) = unsafe { core::slice::from_raw_parts_mut(base, 2 * PAGE_BYTES) }.split_at_mut(PAGE_BYTES);
+    let result = f(one, two);
+    // SAFETY: as above; nobody uses them any more.
+    unsafe { sys::unmap(base, 2 * PAGE_BYTES) };
+    result
+}
+
 /// Reads a whole file, part by part, as long as `f` wants more. `None` when it cannot be opened or read.
-pub(crate) fn each_part(path: &CStr, mut f: impl FnMut(&[u8]) -> bool) -> Option<()> {
+pub(crate) fn each_part(path: &CStr, f: impl FnMut(&[u8]) -> bool) -> Option<()> {
+    with_pages(|buffer, _| each_part_by(path, buffer, f))
+}
+
+fn each_part_by(path: &CStr, buffer: &mut [u8], mut f: impl FnMut(&[u8]) -> bool) -> Option<()> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     let args = [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0];
     // SAFETY: a NUL-terminated path and plain numbers.
     let file = Fd::own(unsafe { call(libc::SYS_openat, args) }.ok()? as i32);
-    let mut buffer = [0_u8; 4096];
     loop {
         let args = [file.get() as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
         // SAFETY: a live buffer of the length given.
@@ -38,10 +59,13 @@ pub(crate) fn each_part(path: &CStr, mut f: impl FnMut(&[u8]) -> bool) -> Option
 
 /// Calls `f` for each line of a file, without its end, as long as it wants more. Lines that are longer than a page are
 /// passed over. `None` when the file cannot be opened or read.
-pub(crate) fn each_line(path: &CStr, mut f: impl FnMut(&[u8]) -> bool) -> Option<()> {
-    let mut line = [0_u8; 4096];
+pub(crate) fn each_line(path: &CStr, f: impl FnMut(&[u8]) -> bool) -> Option<()> {
+    with_pages(|buffer, line| each_line_by(path, buffer, line, f))
+}
+
+fn each_line_by(path: &CStr, buffer: &mut [u8], line: &mut [u8], mut f: impl FnMut(&[u8]) -> bool) -> Option<()> {
     let mut length = 0_usize;
-    each_part(path, |part| {
+    each_part_by(path, buffer, |part| {
         part.split_inclusive(|&byte| byte == b'\n').all(|piece| {
             let (piece, ends) = match piece.strip_suffix(b"\n") {
                 Some(piece) => (piece, true),

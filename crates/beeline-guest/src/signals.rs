@@ -391,6 +391,7 @@ unsafe fn defer(thread: &Thread, signal: i32, info: *mut libc::siginfo_t, contex
         thread.mask.get().write(mask.read_unaligned());
         mask.write_unaligned(mask.read_unaligned() | deferrable());
     }
+    thread.is_masked.store(true, Relaxed);
     thread.deferred.store(true, Relaxed);
     let (process, tid) = (sys::getpid() as usize, sys::gettid() as usize);
     let args = [process, tid, signal as usize, info as usize, 0, 0];

@@ -5,7 +5,7 @@
 //!
 //! *Sections.* While `depth` is not zero the app's handlers must not run. The wrapper that stands before
 //! each of them ([`crate::signals`]) then blocks all signals in the interrupted context, sends the signal to
-//! the thread again, and sets `deferred`; the section's end restores the mask, and the kernel delivers.
+//! the thread again, and sets `is_masked` and `deferred`; the section's end restores the mask, and the kernel delivers.
 //!
 //! *Sleeps.* A handler that runs just before the thread enters a blocking system call must make that call
 //! return, as it would have interrupted the kernel's. So each sleep uses the thread's own `timeout`: the
@@ -24,8 +24,12 @@ pub struct Thread {
     identity: AtomicU32,
     /// Critical sections entered.
     pub(crate) depth: AtomicU32,
-    /// Whether a signal was put off and its mask must be restored.
+    /// Whether something is to be done at the end of the section.
     pub(crate) deferred: AtomicBool,
+    /// Whether a signal was put off and its mask must be restored.
+    pub(crate) is_masked: AtomicBool,
+    /// Whether the thread is to be asynchronous again ([`cancel::hold_section`]).
+    pub(crate) is_held_in_section: AtomicBool,
     /// Handlers that have run on this thread.
     pub handled: AtomicU32,
     /// Handlers among them that were installed without `SA_RESTART`.
@@ -38,6 +42,10 @@ pub struct Thread {
     pub(crate) changes_number: AtomicBool,
     /// Whether the thread is in [`cancel::point`].
     pub(crate) at_cancellation_point: AtomicBool,
+    /// Whether the app has asked that the thread be cancelled wherever it is ([`cancel::hold`]).
+    pub(crate) is_asynchronous: AtomicBool,
+    /// Calls that it is in nevertheless without being so.
+    pub(crate) holds: AtomicU32,
     /// What the thread waits for, if handlers that run meanwhile are to be told of
     /// ([`crate::signals::before_handlers`]); else 0.
     pub waits_for: AtomicUsize,
@@ -98,12 +106,16 @@ thread_local! {
             identity: AtomicU32::new(0),
             depth: AtomicU32::new(0),
             deferred: AtomicBool::new(false),
+            is_masked: AtomicBool::new(false),
+            is_held_in_section: AtomicBool::new(false),
             handled: AtomicU32::new(0),
             interrupted: AtomicU32::new(0),
             sleeping: AtomicBool::new(false),
             at_offers: AtomicBool::new(false),
             changes_number: AtomicBool::new(false),
             at_cancellation_point: AtomicBool::new(false),
+            is_asynchronous: AtomicBool::new(false),
+            holds: AtomicU32::new(0),
             waits_for: AtomicUsize::new(0),
             forking: AtomicU32::new(0),
             shared_locks: AtomicU32::new(0),
@@ -147,13 +159,17 @@ pub fn identity() -> u32 {
     })
 }
 
-/// Out of line, once for each thread.
+/// Out of line, once for each thread; each time for one that may be cancelled wherever it is.
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = ".text.fork")]
 fn find_identity(thread: &Thread) -> u32 {
     let identity = sys::gettid() | mark() << TID_BITS;
-    thread.identity.store(identity, Ordering::Relaxed);
+    if thread.is_asynchronous.load(Ordering::Relaxed) {
+        cancel::hold_section(thread);
+    } else {
+        thread.identity.store(identity, Ordering::Relaxed);
+    }
     identity
 }
 
@@ -206,6 +222,11 @@ pub(crate) struct Interrupted {
 }
 
 impl Thread {
+    /// It is looked for when it is next needed.
+    pub(crate) fn forget_identity(&self) {
+        self.identity.store(0, Ordering::Relaxed);
+    }
+
     /// A handler of the app is about to run on this thread: a sleep that is about to begin ends, and what was done
     /// to the thread for the sleep's sake is undone while the handler runs, which may jump out of it.
     pub(crate) fn interrupt(&self) -> Interrupted {
@@ -302,14 +323,20 @@ impl Section {
     }
 }
 
-/// Lets signals through that were put off in a section which has just ended.
+/// Lets signals through that were put off in a section which has just ended, and requests to be cancelled.
 #[cold]
 #[inline(never)]
 fn deliver_deferred(thread: &Thread) {
-    // SAFETY: signals are blocked, so no handler writes it meanwhile.
-    let mask = unsafe { *thread.mask.get() };
     thread.deferred.store(false, Ordering::Relaxed);
-    let _ = change_mask(libc::SIG_SETMASK, mask);
+    if thread.is_masked.load(Ordering::Relaxed) {
+        // SAFETY: signals are blocked, so no handler writes it meanwhile.
+        let mask = unsafe { *thread.mask.get() };
+        thread.is_masked.store(false, Ordering::Relaxed);
+        let _ = change_mask(libc::SIG_SETMASK, mask);
+    }
+    if thread.is_held_in_section.load(Ordering::Relaxed) {
+        cancel::let_go_of_section(thread);
+    }
 }
 
 /// `rt_sigprocmask(2)`; returns the old mask.

@@ -155,13 +155,27 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
         Ok(self.account(length))
     }
 
+    /// How many unread bytes there are from `offset` on, up to an urgent one: as many as [`Reader::peek`] copies.
+    ///
+    /// # Errors
+    /// [`Fault::CursorBeyondRing`].
+    pub fn unread_from(&self, offset: usize) -> Result<usize, Fault> {
+        let look = self.look()?;
+        Ok((self.ahead(&look).1 as usize).saturating_sub(offset))
+    }
+
+    /// What a peek may show: how many bytes it leaves out, and how many follow them.
+    fn ahead(&self, look: &Look) -> (u32, u32) {
+        if look.bound == 0 { self.beyond_mark(look) } else { (0, look.bound) }
+    }
+
     /// Copies unread bytes from `offset` on without consuming them, up to an urgent one. Returns how many.
     ///
     /// # Errors
     /// [`Fault::CursorBeyondRing`].
     pub fn peek(&self, offset: usize, mut sink: Sink<'_>) -> Result<usize, Fault> {
         let look = self.look()?;
-        let (hole, bound) = if look.bound == 0 { self.beyond_mark(&look) } else { (0, look.bound) };
+        let (hole, bound) = self.ahead(&look);
         let position = look.position.wrapping_add(hole);
         let part = sink.split_front((bound as usize).saturating_sub(offset));
         let length = part.len();

@@ -24,13 +24,12 @@
 
 mod afar;
 mod holder;
+mod netlink;
 mod tickets;
 mod untaken;
 
 use core::net::{IpAddr, SocketAddr};
 
-use beeline_shm::Fd;
-use beeline_shm::sys::call;
 use beeline_stats::Reason;
 use beeline_wire::Endpoint;
 use beeline_wire::diag::{ListenerQuery, LookupError, REPLY_BYTES_MAX};
@@ -43,6 +42,7 @@ use crate::lock::Lock;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use netlink::{DATAGRAMS_MAX, Netlink};
 use untaken::Untaken;
 
 pub use tickets::{abandoned, begin, ended, failed};
@@ -61,8 +61,6 @@ const LOOPBACK_NS: u64 = 100_000_000;
 const REFUSED_NS: u64 = 2_000_000_000;
 /// How long an address is known to be served by a group.
 const GROUP_NS: u64 = 10_000_000_000;
-/// Datagrams to look through for an answer.
-const DATAGRAMS_MAX: usize = 4;
 const ENTRIES: usize = 16;
 
 /// A listener as a client needs it.
@@ -101,6 +99,8 @@ struct Entry {
     group_until_ns: u64,
     /// No client finds a door there until then.
     doorless_until_ns: u64,
+    /// Since when one of its clients asks anew whether that is so.
+    asked_anew_ns: u64,
     /// The listener whose door somebody has tried again in vain; 0 for one on another host.
     vain_cookie: Option<u64>,
     /// Whether hellos are taken.
@@ -122,6 +122,42 @@ struct Entry {
 }
 
 impl Entry {
+    /// Whether a client has just found that there is no door. When that is as old as it may be, one client asks anew,
+    /// and the others go by it for as long again: of twenty that connect in turns each would else ask.
+    fn is_known_doorless(&mut self, now_ns: u64) -> bool {
+        let Some(target) = self.target else { return false };
+        let until_ns = self.doorless_until_ns.min(target.known_ns.saturating_add(REMEMBERED_NS));
+        if now_ns < until_ns {
+            return true;
+        }
+        let somebody_asks = now_ns.saturating_sub(self.asked_anew_ns) < REMEMBERED_NS;
+        if !somebody_asks {
+            self.asked_anew_ns = now_ns;
+        }
+        somebody_asks && now_ns < until_ns.saturating_add(REMEMBERED_NS)
+    }
+
+    fn new(destination: SocketAddr) -> Entry {
+        Entry {
+            destination,
+            place: Place::Elsewhere(None),
+            routed_ns: 0,
+            target: None,
+            group_until_ns: 0,
+            doorless_until_ns: 0,
+            asked_anew_ns: 0,
+            vain_cookie: None,
+            untaken: Untaken::NEW,
+            refused: None,
+            unmet: None,
+            brief: Brief::default(),
+            left_as: Reason::BridgeShortLived,
+            paths: [Paths::of(Port::Kernels), Paths::of(Port::Programs)],
+            number: NUMBER.fetch_add(2, Relaxed).max(2),
+            asked: 0,
+        }
+    }
+
     /// The listener's, if it is on this host and known; else 0.
     fn cookie(&self) -> u64 {
         self.target.map_or(0, |target| target.cookie)
@@ -166,8 +202,9 @@ pub fn reset_after_fork() {
     LOCK.reset();
 }
 
-fn recall(destination: SocketAddr) -> Option<Entry> {
-    remembered(|entries| asked_for(entries, destination).copied())
+/// Asks what is known of a destination.
+fn recall<R>(destination: SocketAddr, ask: impl FnOnce(&Entry) -> R) -> Option<R> {
+    remembered(|entries| asked_for(entries, destination).map(|entry| ask(entry)))
 }
 
 /// What is known of a destination, which is not the next to be forgotten then.
@@ -177,37 +214,30 @@ fn asked_for(entries: &mut [Option<Entry>; ENTRIES], destination: SocketAddr) ->
     Some(entry)
 }
 
-fn change(destination: SocketAddr, f: impl FnOnce(&mut Entry)) {
-    let fresh = Entry {
-        destination,
-        place: Place::Elsewhere(None),
-        routed_ns: 0,
-        target: None,
-        group_until_ns: 0,
-        doorless_until_ns: 0,
-        vain_cookie: None,
-        untaken: Untaken::NEW,
-        refused: None,
-        unmet: None,
-        brief: Brief::default(),
-        left_as: Reason::BridgeShortLived,
-        paths: [Paths::of(Port::Kernels), Paths::of(Port::Programs)],
-        number: NUMBER.fetch_add(2, Relaxed).max(2),
-        asked: 0,
-    };
+fn change(destination: SocketAddr, change: impl FnOnce(&mut Entry)) {
     remembered(|entries| {
-        let known = entries.iter().position(|entry| entry.is_some_and(|entry| entry.destination == destination));
-        let place = known.unwrap_or_else(|| {
-            let age = |entry: &Option<Entry>| entry.map_or(0, |entry| entry.asked);
-            entries.iter().enumerate().min_by_key(|(_, entry)| age(entry)).map_or(0, |(index, _)| index)
-        });
-        if let Some(slot) = entries.get_mut(place) {
-            let mut entry = slot.filter(|entry| entry.destination == destination).unwrap_or(fresh);
-            f(&mut entry);
+        if let Some(entry) = known_or_new(entries, destination) {
+            change(entry);
             entry.asked = QUESTIONS.fetch_add(1, Relaxed);
-            *slot = Some(entry);
         }
     });
+}
+
+/// What is known of a destination; else it takes the place of the one that was not asked for the longest. Apart, as an
+/// entry is much for the stack of a small thread that connects.
+#[inline(never)]
+fn known_or_new(entries: &mut [Option<Entry>; ENTRIES], destination: SocketAddr) -> Option<&mut Entry> {
+    let is_it = |slot: &Option<Entry>| slot.as_ref().is_some_and(|entry| entry.destination == destination);
+    let age = |slot: &Option<Entry>| slot.as_ref().map_or(0, |entry| entry.asked);
+    let place = match entries.iter().position(is_it) {
+        Some(known) => known,
+        None => (0..ENTRIES).min_by_key(|index| entries.get(*index).map_or(0, age))?,
+    };
+    let slot = entries.get_mut(place)?;
+    if !is_it(slot) {
+        *slot = Some(Entry::new(destination));
+    }
+    slot.as_mut()
 }
 
 /// Whether `destination` is this host, and from where it would be reached.
@@ -237,14 +267,15 @@ pub fn note_refused(destination: SocketAddr, reason: Reason) {
 
 fn place(destination: SocketAddr) -> Result<Place, Reason> {
     let now = kernel::now_ns();
-    if let Some(entry) = recall(destination).filter(|entry| entry.routed_ns != 0) {
-        let lasts = match entry.place {
+    let routed = recall(destination, |entry| (entry.place, entry.routed_ns));
+    if let Some((place, routed_ns)) = routed.filter(|(_, routed_ns)| *routed_ns != 0) {
+        let lasts = match place {
             Place::Here(_) if destination.ip().to_canonical().is_loopback() => LOOPBACK_NS,
             Place::Here(_) => REMEMBERED_NS,
             Place::Elsewhere(_) => ELSEWHERE_NS,
         };
-        if now.saturating_sub(entry.routed_ns) < lasts {
-            return Ok(entry.place);
+        if now.saturating_sub(routed_ns) < lasts {
+            return Ok(place);
         }
     }
     let place = ask_route(destination)?;
@@ -274,7 +305,7 @@ pub fn is_local(ip: IpAddr) -> bool {
 /// # Errors
 /// The reason why there is none.
 pub fn listener(destination: SocketAddr, source: SocketAddr) -> Result<Target, Reason> {
-    if let Some(Entry { target: Some(target), .. }) = recall(destination)
+    if let Some(target) = recall(destination, |entry| entry.target).flatten()
         && kernel::now_ns().saturating_sub(target.known_ns) < REMEMBERED_NS
     {
         return Ok(target);
@@ -309,16 +340,16 @@ pub(super) fn listener_now(destination: SocketAddr, source: SocketAddr) -> Resul
 
 /// Whether a client has just found that there is no door.
 pub fn is_doorless(destination: SocketAddr, cookie: u64) -> bool {
-    recall(destination).is_some_and(|entry| {
+    let is_doorless = |entry: &Entry| {
         entry.target.is_some_and(|target| target.cookie == cookie) && kernel::now_ns() < entry.doorless_until_ns
-    })
+    };
+    recall(destination, is_doorless) == Some(true)
 }
 
 /// Whether a client has just found that who listens there has no door: nothing else is to be asked then.
 pub fn is_known_doorless(destination: SocketAddr) -> bool {
-    let Some(Entry { target: Some(target), doorless_until_ns, .. }) = recall(destination) else { return false };
     let now_ns = kernel::now_ns();
-    now_ns < doorless_until_ns && now_ns.saturating_sub(target.known_ns) < REMEMBERED_NS
+    remembered(|entries| asked_for(entries, destination).is_some_and(|entry| entry.is_known_doorless(now_ns)))
 }
 
 /// Notes that a client found no door; or that what was remembered led nowhere.
@@ -365,12 +396,12 @@ pub fn is_crowded(destination: SocketAddr, source: SocketAddr) -> bool {
 
 /// Whether the door of who listens there now was tried again in vain.
 pub fn was_in_vain(destination: SocketAddr) -> bool {
-    recall(destination).is_some_and(|entry| entry.vain_cookie == Some(entry.cookie()))
+    recall(destination, |entry| entry.vain_cookie == Some(entry.cookie())) == Some(true)
 }
 
 /// Whether root listens there, as far as is known.
 pub fn is_roots(destination: SocketAddr) -> bool {
-    recall(destination).is_some_and(|entry| entry.target.is_some_and(|target| target.uid == 0))
+    recall(destination, |entry| entry.target.is_some_and(|target| target.uid == 0)) == Some(true)
 }
 
 /// Notes that a client has tried again in vain.
@@ -378,6 +409,7 @@ pub fn note_in_vain(destination: SocketAddr) {
     change(destination, |entry| entry.vain_cookie = Some(entry.cookie()));
 }
 
+#[inline(never)]
 fn ask_route(destination: SocketAddr) -> Result<Place, Reason> {
     let query = RouteQuery::new(destination);
     let mut socket = Netlink::open(libc::NETLINK_ROUTE)?;
@@ -400,6 +432,7 @@ fn ask_route(destination: SocketAddr) -> Result<Place, Reason> {
     Err(Reason::LookupFailed)
 }
 
+#[inline(never)]
 fn ask_listener(destination: SocketAddr, source: SocketAddr) -> Result<beeline_wire::diag::Listener, Reason> {
     let query = ListenerQuery::new(destination, Some(source));
     let mut socket = Netlink::open(libc::NETLINK_SOCK_DIAG)?;
@@ -415,69 +448,6 @@ fn ask_listener(destination: SocketAddr, source: SocketAddr) -> Result<beeline_w
         }
     }
     Err(Reason::LookupFailed)
-}
-
-/// A netlink socket for one question.
-struct Netlink {
-    socket: Fd,
-    port_id: u32,
-}
-
-impl Netlink {
-    /// A socket that asks one question needs no other.
-    const SEQUENCE: u32 = 1;
-
-    fn open(protocol: i32) -> Result<Netlink, Reason> {
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-        let socket = match kernel::socket(libc::AF_NETLINK, kind, protocol) {
-            Ok(fd) => Fd::own(fd as i32),
-            Err(crate::Errno(libc::EMFILE | libc::ENFILE)) => return Err(Reason::DescriptorsShort),
-            Err(crate::Errno(libc::EPERM | libc::EACCES | libc::ENOSYS | libc::EAFNOSUPPORT)) => {
-                return Err(Reason::SystemCallDenied);
-            }
-            Err(_) => return Err(Reason::LookupFailed),
-        };
-        Ok(Netlink { socket, port_id: 0 })
-    }
-
-    /// Sends to port id 0, the kernel, which is where an unconnected netlink socket sends to.
-    fn send(&mut self, question: &[u8]) -> Result<(), Reason> {
-        kernel::send(self.socket.get(), question, 0).map_err(|_| Reason::LookupFailed)?;
-        // The kernel chose our port id with the first message. sockaddr_nl holds it in bytes 4 to 8.
-        let name = kernel::getsockname(self.socket.get()).map_err(|_| Reason::LookupFailed)?;
-        self.port_id = port_id_of(&name).ok_or(Reason::LookupFailed)?;
-        Ok(())
-    }
-
-    /// One datagram from the kernel; what others sent is dropped. The kernel answers before `send` returns,
-    /// so there is nothing to wait for.
-    fn receive<'a>(&self, buffer: &'a mut [u8]) -> Result<&'a [u8], Reason> {
-        for _ in 0..DATAGRAMS_MAX {
-            let mut from = kernel::SockAddr::empty();
-            let args = [
-                self.socket.get() as usize,
-                buffer.as_mut_ptr() as usize,
-                buffer.len(),
-                libc::MSG_DONTWAIT as usize,
-                (&raw mut from.storage) as usize,
-                (&raw mut from.length) as usize,
-            ];
-            // SAFETY: a live buffer and a live address of the lengths given.
-            let length = unsafe { call(libc::SYS_recvfrom, args) }.map_err(|_| Reason::LookupFailed)?;
-            if port_id_of(&from) == Some(0) {
-                return buffer.get(..length).ok_or(Reason::LookupFailed);
-            }
-        }
-        Err(Reason::LookupFailed)
-    }
-}
-
-fn port_id_of(name: &kernel::SockAddr) -> Option<u32> {
-    if i32::from(name.storage.ss_family) != libc::AF_NETLINK || name.length < 12 {
-        return None;
-    }
-    // SAFETY: sockaddr_storage is larger than and aligned for sockaddr_nl, and fully initialised.
-    Some(unsafe { (&raw const name.storage).cast::<libc::sockaddr_nl>().read() }.nl_pid)
 }
 
 #[cfg(test)]

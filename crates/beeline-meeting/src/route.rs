@@ -75,6 +75,10 @@ impl Route {
         let bound = kernel::getsockname(fd).ok().and_then(|name| name.to_internet()).ok_or(Reason::Internal)?;
         let bound_ip = Endpoint::new(bound).address().ip();
         let chosen_ip = (!bound_ip.is_unspecified()).then_some(bound_ip);
+        if is_link_local_of_no_interface(destination) {
+            // The kernel has an error for this, unless the socket is bound to an interface.
+            return Err(Reason::NotLocal);
+        }
         let mut destination = Endpoint::new(destination).address();
         if destination.ip().is_ipv4() && family == libc::AF_INET6 as u32 {
             let only = kernel::getsockopt::<i32>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
@@ -267,4 +271,23 @@ fn reserve_held(
         None => route.anchor()?,
     };
     Ok(Reserved { anchor, name, held: Some(held) })
+}
+
+/// Whether an address means another place at each interface, and does not say which.
+fn is_link_local_of_no_interface(address: SocketAddr) -> bool {
+    matches!(address, SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_local_address_needs_an_interface() {
+        let needs_one = |address: &str| is_link_local_of_no_interface(address.parse().unwrap());
+        assert!(needs_one("[fe80::1]:80"));
+        for address in ["[fe80::1%2]:80", "[fd00::1]:80", "[::1]:80", "[::ffff:169.254.1.1]:80", "169.254.1.1:80"] {
+            assert!(!needs_one(address), "{address}");
+        }
+    }
 }

@@ -1,8 +1,10 @@
 //! The calls, by what they are about.
 
+mod aio;
 mod data;
 mod exec;
 mod fds;
+mod libaio;
 mod loading;
 mod process;
 mod ready;
@@ -12,6 +14,7 @@ mod shell;
 mod signals;
 mod sockets;
 mod stdio;
+mod streams;
 #[cfg(target_arch = "x86_64")]
 mod syscall;
 
@@ -21,6 +24,7 @@ pub use loading::open;
 /// Finds libc's functions behind all tables.
 pub fn resolve_all() {
     for table in [
+        aio::REALS,
         data::REALS,
         exec::REALS,
         fds::REALS,
@@ -31,6 +35,7 @@ pub fn resolve_all() {
         signals::REALS,
         sockets::REALS,
         stdio::REALS,
+        streams::REALS,
     ] {
         for real in table {
             real.resolve();

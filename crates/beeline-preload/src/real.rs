@@ -162,6 +162,9 @@ macro_rules! c_name {
 /// anchor if the kernel is to get the call; `[]` if there is none. What stands after `at_once` is tried before, and is
 /// all that happens unless it says 0: what is common takes no registers for what is not. These functions lie where
 /// forked children look anyway, who serve connections with them.
+///
+/// A thread that may be cancelled wherever it is may not in the outcome, but where `[at_any_time]` stands: there it may
+/// in waits between two locks.
 macro_rules! hooks {
     ($( fn $($name:ident)|+: $arguments:tt -> $result:tt $guard:tt => $outcome:expr; )*) => {
         $crate::real::reals! { $($( fn $name $arguments -> $result; )+)* }
@@ -180,21 +183,26 @@ macro_rules! hook {
             if done != 0 {
                 return done as $result;
             }
-            $crate::real::hook! { #[inline(never)] #[unsafe(link_section = ".text.served")] rest ($($argument: $type),*) $result, $name, [$fd], $outcome }
+            $crate::real::hook! { #[inline(never)] #[unsafe(link_section = ".text.served")] rest ($($argument: $type),*) $result, $name, [$fd; beeline_sockets::cancel::hold()], $outcome }
             // SAFETY: as above.
             unsafe { rest($($argument),*) }
         }
     };
-    ($name:ident ($($argument:ident : $type:ty),*) $result:ty, [$($fd:ident)?], $outcome:expr) => {
-        $crate::real::hook! { #[unsafe(no_mangle)] $name ($($argument: $type),*) $result, $name, [$($fd)?], $outcome }
+    ($name:ident ($($argument:ident : $type:ty),*) $result:ty, [at_any_time], $outcome:expr) => {
+        $crate::real::hook! { #[unsafe(no_mangle)] $name ($($argument: $type),*) $result, $name, [; ()], $outcome }
     };
-    ($(#[$attribute:meta])+ $function:ident ($($argument:ident : $type:ty),*) $result:ty, $name:ident, [$($fd:ident)?], $outcome:expr) => {
+    ($name:ident ($($argument:ident : $type:ty),*) $result:ty, [$($fd:ident)?], $outcome:expr) => {
+        $crate::real::hook! { #[unsafe(no_mangle)] $name ($($argument: $type),*) $result, $name, [$($fd)?; beeline_sockets::cancel::hold()], $outcome }
+    };
+    ($(#[$attribute:meta])+ $function:ident ($($argument:ident : $type:ty),*) $result:ty, $name:ident, [$($fd:ident)?; $hold:expr], $outcome:expr) => {
         $(#[$attribute])+
         pub unsafe extern "C" fn $function($($argument: $type),*) -> $result {
+            let held = $hold;
             // Some of the entry points are safe functions.
             #[allow(unused_unsafe)]
             // SAFETY: the app's arguments, which are what the function's manual page asks for.
             let outcome: beeline_sockets::Outcome = unsafe { $outcome };
+            let _ = { held };
             match outcome {
                 beeline_sockets::Outcome::Done(value) => value as $result,
                 beeline_sockets::Outcome::Fail(errno) => $crate::real::fail(errno.0) as $result,

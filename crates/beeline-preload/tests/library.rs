@@ -22,6 +22,8 @@ mod company;
 mod counted;
 #[path = "library/crowd.rs"]
 mod crowd;
+#[path = "library/figures.rs"]
+mod figures;
 #[path = "library/forks.rs"]
 mod forks;
 #[path = "library/handed.rs"]
@@ -50,6 +52,15 @@ fn converse(mut server: Command, client: impl FnOnce(&str) -> Command) {
     let client = Group::start(&mut client(port.trim())).expect("the client starts");
     assert_eq!(client.finish(LIMIT).expect("the client ends"), Ending::Exit(0));
     assert_eq!(server.finish(LIMIT).expect("the server ends"), Ending::Exit(0));
+}
+
+/// Where a living process has its statistics file, if it has one.
+fn statistics(pid: u32) -> PathBuf {
+    // SAFETY: no arguments, no effect.
+    let uid = unsafe { libc::geteuid() };
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).expect("the process lives");
+    let start_ticks = beeline_stats::layout::start_ticks_from_proc_stat(&stat).expect("the kernel's format");
+    beeline_stats::layout::file_path(uid, beeline_stats::layout::FileName { pid, start_ticks }).as_str().into()
 }
 
 #[test]
@@ -150,7 +161,25 @@ cases! { handlers:
     handlers_read_back_as_installed
     handlers_run_with_what_was_sent
     a_handler_may_jump_out_of_a_call
+    a_handler_that_jumps_leaves_a_message_as_it_was
+    a_cancelled_thread_leaves_a_message_as_it_was
     storm;
+}
+
+cases! { streams:
+    a_handler_loses_no_lines_of_a_stream
+    a_handler_loses_no_bytes_of_a_large_write
+    a_stream_that_may_not_wait_keeps_its_order
+    the_stream_of_a_connection_is_opened_anew
+    a_stream_that_cannot_be_opened_anew_is_closed
+    wide_functions_fail_on_the_stream_of_a_connection;
+}
+
+cases! { stacks:
+    a_small_thread_connects_and_talks
+    a_small_thread_passes_a_connection
+    a_small_thread_has_children
+    a_handler_on_a_small_stack_moves_bytes;
 }
 
 cases! { adversity:
@@ -169,6 +198,20 @@ cases! { adversity:
 cases! { held:
     a_number_that_is_taken_away_is_left_alone
     a_sender_waits_for_the_kernel_s_memory;
+}
+
+cases! { exact:
+    a_splice_waits_for_an_empty_pipe
+    a_message_sent_in_part_is_the_last
+    a_call_that_blocks_goes_on_blocking
+    lengths_that_nobody_can_have_meant
+    what_is_only_counted_is_not_written
+    parts_that_are_not_reached_may_be_nowhere
+    a_page_that_cannot_be_written_is_refused
+    an_urgent_byte_is_the_last_message
+    a_file_past_the_cache_is_sent
+    all_that_is_unread_is_peeked
+    nobody_is_told_of_impossible_bytes;
 }
 
 cases! { peeks:
@@ -222,6 +265,24 @@ cases! { rings:
     makes_connections_after_a_ring
 }
 
+cases! { submits:
+    what_is_submitted_by_number_reaches_a_connection
+    what_libaio_submits_reaches_a_connection
+    a_client_is_seen_by_a_request
+    requests_for_files_leave_lanes_alone
+    wild_requests_are_the_kernels_to_refuse;
+}
+
+cases! { past:
+    requests_of_posix_reach_a_connection
+    a_list_of_requests_reaches_connections
+    a_backtrace_arrives
+    a_stream_with_any_number_uses_a_connection
+    other_numbers_keep_lanes
+    who_is_cancelled_anywhere_leaves_a_connection_whole
+    who_calculates_is_cancelled;
+}
+
 cases! { leavers:
     connections_with_a_peer_on_lanes_are_the_kernels
     clients_that_wait_are_served
@@ -252,6 +313,7 @@ cases! { loads:
     libc_by_its_handle_shares_connections
     code_with_rings_that_comes_late_ends_lanes
     liburing_opened_by_hand_means_no_lanes
+    libaio_opened_by_hand_means_no_lanes
     other_code_that_is_loaded_ends_none
     liburing_in_a_plugin_leaves_errno_alone;
 }
@@ -312,6 +374,17 @@ cases! { activates:
     a_vfork_takes_no_numbers_of_the_parents;
 }
 
+cases! { told:
+    bytes_before_their_bell_are_told_of
+    what_comes_to_a_set_is_an_edge
+    edges_come_through_two_sets
+    threads_hear_through_a_set_of_edges
+    threads_with_sets_of_their_own_hear_exclusively
+    threads_with_sets_of_their_own_hear_edges_exclusively
+    processes_with_sets_of_their_own_hear_exclusively
+    a_look_lets_no_signal_in;
+}
+
 cases! { waits:
     a_look_finds_that_the_peer_has_ended
     who_waits_for_more_than_there_is_sleeps
@@ -328,78 +401,6 @@ cases! { sandbox:
     a_program_that_begins_behind_a_filter_has_no_lanes
     a_program_that_begins_behind_filters_that_were_tried_has_lanes;
     is_told_nothing has_lanes
-}
-
-#[test]
-fn figures_are_kept_while_a_program_runs_and_gone_afterwards() {
-    let mut command = Command::new(guest("guest"));
-    command.arg("pauses").stdin(Stdio::piped()).stdout(Stdio::piped());
-    preload::apply(&mut command, Some(library()));
-    let mut group = Group::start(&mut command).expect("the guest starts");
-    let (stdin, stdout, _) = group.pipes();
-    let mut line = String::new();
-    BufReader::new(stdout.expect("piped")).read_line(&mut line).expect("the guest speaks");
-    assert_eq!(line, "ready\n");
-    let path = statistics(group.id());
-    let bytes = std::fs::read(&path).expect("the file can be read");
-    let snapshot = beeline_stats::Snapshot::parse(&bytes).expect("the file is well-formed");
-    assert_eq!(snapshot.program(), b"guest");
-    assert_eq!(snapshot.counter(beeline_stats::Counter::ConnectionsAcceleratedClient), 1);
-    assert_eq!(snapshot.counter(beeline_stats::Counter::ConnectionsAcceleratedServer), 1);
-    stdin.expect("piped").write_all(b"go\n").expect("the guest listens");
-    assert_eq!(group.finish(LIMIT).expect("the guest ends"), Ending::Exit(0));
-    assert!(!path.exists());
-}
-
-/// Where a living process has its statistics file, if it has one.
-fn statistics(pid: u32) -> PathBuf {
-    // SAFETY: no arguments, no effect.
-    let uid = unsafe { libc::geteuid() };
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).expect("the process lives");
-    let start_ticks = beeline_stats::layout::start_ticks_from_proc_stat(&stat).expect("the kernel's format");
-    beeline_stats::layout::file_path(uid, beeline_stats::layout::FileName { pid, start_ticks }).as_str().into()
-}
-
-#[test]
-fn figures_go_on_over_exec_and_end_with_the_library() {
-    use beeline_stats::Counter;
-    use std::os::unix::fs::PermissionsExt;
-    // A program for a machine that there is not.
-    let impossible = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("impossible");
-    let mut bytes = std::fs::read(guest("handover")).expect("the guest can be read");
-    bytes[18..20].fill(0xEE);
-    std::fs::write(&impossible, bytes).expect("it can be written");
-    std::fs::set_permissions(&impossible, std::fs::Permissions::from_mode(0o755)).expect("and executed");
-    for (next, keeps) in [(guest("handover"), true), (static_guest(), false)] {
-        let mut command = Command::new(guest("handover"));
-        command.arg("becomes").arg(&impossible).arg(next).stdin(Stdio::piped()).stdout(Stdio::piped());
-        preload::apply(&mut command, Some(library()));
-        let mut group = Group::start(&mut command).expect("the guest starts");
-        let (stdin, stdout, _) = group.pipes();
-        let mut line = String::new();
-        BufReader::new(stdout.expect("piped")).read_line(&mut line).expect("the guest speaks");
-        assert_eq!(line, "ready\n");
-        let path = statistics(group.id());
-        assert_eq!(path.exists(), keeps);
-        if keeps {
-            let bytes = std::fs::read(&path).expect("the file can be read");
-            let snapshot = beeline_stats::Snapshot::parse(&bytes).expect("the file is well-formed");
-            let counted = [
-                (Counter::ConnectionsAcceleratedClient, 1),
-                (Counter::ConnectionsAcceleratedServer, 1),
-                (Counter::ConnectionsClosed, 2),
-                (Counter::ConnectionsTakenOver, 2),
-                (Counter::BytesSent, 13),
-                (Counter::BytesReceived, 13),
-            ];
-            for (counter, count) in counted {
-                assert_eq!(snapshot.counter(counter), count, "{counter:?}");
-            }
-        }
-        stdin.expect("piped").write_all(b"go\n").expect("the guest listens");
-        assert_eq!(group.finish(LIMIT).expect("the guest ends"), Ending::Exit(0));
-        assert!(!path.exists());
-    }
 }
 
 /// Programs that do nothing with TCP behave as ever and leave no statistics.

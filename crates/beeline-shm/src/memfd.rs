@@ -66,6 +66,18 @@ fn seal(fd: &Fd, seals: i32) -> Result<(), Errno> {
         .map(|_| ())
 }
 
+/// Makes an empty one without seals, for this process alone to write to and to read.
+///
+/// # Errors
+/// Those of memfd_create(2); `EFBIG` where files may not have a MiB.
+pub fn scratch(name: &core::ffi::CStr) -> Result<Fd, Errno> {
+    const BYTES: u64 = 1 << 20;
+    if sys::limit(libc::RLIMIT_FSIZE) < BYTES {
+        return Err(Errno(libc::EFBIG));
+    }
+    make(name, 0)
+}
+
 /// A memfd of this length, without seals.
 fn make(name: &core::ffi::CStr, length: usize) -> Result<Fd, Errno> {
     if sys::limit(libc::RLIMIT_FSIZE) < length as u64 {

@@ -39,6 +39,7 @@
 //! 11. A peer that sends on many connections while a thread sleeps on the set rings on one of them ([`company`]).
 
 mod all;
+mod behind;
 mod bells;
 mod company;
 mod control;

@@ -22,6 +22,7 @@ mod faults;
 mod flagged;
 mod low_water;
 mod messages;
+mod part;
 mod peeked;
 mod pipe;
 mod pollers;
@@ -49,12 +50,13 @@ pub(crate) use faults::{fault, kernel_said, pace};
 pub use flagged::{preadv2, pwritev2};
 pub(crate) use low_water::{count_arrivals, low_water, set_low_water};
 pub use messages::{recvmmsg, recvmsg, sendmmsg, sendmsg};
+pub(crate) use part::with_part;
 pub(crate) use pollers::{Poller, pollers};
 pub(crate) use readiness::{
     ALWAYS, READABLE, WRITABLE, plainly_readable, poll_mask, rest_at, unread_hint, writable_hint,
 };
 pub use receive::{read, read_in_full, readv, recv, recv_at_once, recv_in_full, recvfrom};
-pub use send::{send, send_at_once, send_in_full, sendto, writev};
+pub use send::{send, send_at_once, send_in_full, sendto, write, write_in_full, writev};
 pub(crate) use shutdown::shutdown;
 pub(crate) use sleeps::{PollSleep, alarm_poller, next_number, poller_sleeps};
 pub use transfer::{sendfile, splice};

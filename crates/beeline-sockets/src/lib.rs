@@ -30,7 +30,7 @@ use beeline_descriptors::{
     anchor, bulk, close, ending, follow, guards, linger, operations, orphan, reclaim, slots, turns, watchers,
 };
 pub use beeline_descriptors::{desc, table};
-pub use beeline_guest::app_memory::in_first_page;
+pub use beeline_guest::app_memory::{in_first_page, readable_bytes};
 pub use beeline_guest::{Errno, Outcome, config, forks, live};
 use beeline_guest::{
     app_memory, birth, control, fd_cell, files, lazy_fd, linux, proc, reason_cell, shed, static_ref, upkeep,

@@ -44,3 +44,4 @@ pub use rings::know_ring;
 pub use sandbox::{before_filter, before_limit};
 pub use start::{look, may_accelerate, start};
 pub(crate) use stranger::demote_if_stream;
+pub use stranger::give_to_stream;

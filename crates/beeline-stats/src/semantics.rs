@@ -57,6 +57,10 @@ pub struct OptionRow {
 /// A difference from kernel TCP that a program can see: the case that shows it, without its variant, and what it is.
 pub const DIFFERENCES: &[(&str, &str)] = &[
     (
+        "accept/of_a_silent_client_put_off",
+        "TCP_DEFER_ACCEPT is kept, and does not put off a client over a lane that says nothing",
+    ),
+    (
         "connect/dissolve_by_af_unspec",
         "after connecting to AF_UNSPEC the first send says EPIPE, not ECONNRESET: the fd is a fresh TCP socket",
     ),

@@ -22,8 +22,10 @@ use crate::netlink::{HEADER_BYTES, REQUEST, Reply, find_reply};
 /// The size of a question.
 pub const QUERY_BYTES: usize = HEADER_BYTES + 56;
 
-/// Room that always holds the kernel's answer to one question, which asks for no extensions.
-pub const REPLY_BYTES_MAX: usize = 4096;
+/// Room for the kernel's answer to one question, which asks for no extensions: 130 bytes, and 100 for each MD5 key of
+/// the listener where the asker has `CAP_NET_ADMIN`. A longer answer is malformed here. Callers may have little room on
+/// their stacks.
+pub const REPLY_BYTES_MAX: usize = 1024;
 
 /// `SOCK_DIAG_BY_FAMILY`
 const BY_FAMILY: u16 = 20;

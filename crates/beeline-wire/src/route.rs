@@ -13,8 +13,9 @@ use crate::netlink::{HEADER_BYTES, REQUEST, Reply, attributes, find_reply};
 /// The greatest size of a question.
 pub const QUERY_BYTES_MAX: usize = HEADER_BYTES + 12 + 20 + 8;
 
-/// Room that always holds the kernel's answer to one question.
-pub const REPLY_BYTES_MAX: usize = 4096;
+/// Room for the kernel's answer to one question, which has some 250 bytes where a route has all metrics, and the
+/// encapsulation of a tunnel besides. Callers may have little room on their stacks.
+pub const REPLY_BYTES_MAX: usize = 1024;
 
 const NEW_ROUTE: u16 = 24;
 const GET_ROUTE: u16 = 26;

@@ -76,7 +76,12 @@ pub struct RunArgs {
     pub profile: Option<String>,
 
     /// Set an option (may be given several times; see --help for the list)
-    #[arg(short, long = "option", value_name = "KEY=VALUE")]
+    #[arg(
+        short,
+        long = "option",
+        value_name = "KEY=VALUE",
+        long_help = "Set an option (may be given several times; they are listed below)"
+    )]
     pub options: Vec<OsString>,
 
     /// Leave out /etc/beeline/config.toml and the user's own

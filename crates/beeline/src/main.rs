@@ -22,6 +22,7 @@ mod ss;
 mod stat;
 mod topo;
 
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -31,12 +32,16 @@ use failure::Failure;
 /// Help, or what is wrong with the command line. Of `run` that is a failure of ours, as anything else before the
 /// program is started; of other commands it has clap's code.
 fn refuse(error: &clap::Error) -> ExitCode {
-    let _ = error.print();
+    let printed = error.print().and_then(|()| std::io::stdout().flush());
     let of_run = std::env::args_os().nth(1).is_some_and(|word| word == "run");
-    match error.exit_code() {
-        0 => ExitCode::SUCCESS,
+    match (error.exit_code(), printed) {
+        (0, Err(error)) if error.kind() != ErrorKind::BrokenPipe => {
+            eprintln!("beeline: cannot write to standard output: {error}");
+            ExitCode::FAILURE
+        }
+        (0, _) => ExitCode::SUCCESS,
         _ if of_run => ExitCode::from(Failure::OURS),
-        code => ExitCode::from(u8::try_from(code).unwrap_or(2)),
+        (code, _) => ExitCode::from(u8::try_from(code).unwrap_or(2)),
     }
 }
 

@@ -70,6 +70,16 @@ impl Chosen {
         self.tunables.policy == Policy::Strict
     }
 
+    /// Whether all connections are left to TCP.
+    pub fn is_off(&self) -> bool {
+        !self.tunables.accelerate
+    }
+
+    /// Whether programs keep statistics.
+    pub fn keeps_statistics(&self) -> bool {
+        self.tunables.stats
+    }
+
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
         self.tunables.set(key, value).map_err(|error| explain(error, key))?;
         let spec = OptionSpec::all().into_iter().find(|spec| spec.key.as_bytes() == key);
@@ -125,7 +135,7 @@ impl Chosen {
             let added = match pair.strip_prefix(b"rule=") {
                 Some(rule) => Rule::parse(rule)
                     .map(|_| rules.push(String::from_utf8_lossy(rule).into_owned()))
-                    .map_err(|error| error.to_string()),
+                    .map_err(|error| rules::explain(error, rules::unknown_key(rule))),
                 None => self.set_pair(pair),
             };
             added.map_err(|error| anyhow::anyhow!("{}: {error}", name(pair)))?;
@@ -134,12 +144,15 @@ impl Chosen {
         Ok(())
     }
 
-    /// Adds the options and rules of a profile. `name` is what its errors begin with.
-    fn add_profile(&mut self, name: &str, text: &str) -> anyhow::Result<()> {
+    /// Adds the options and rules of a profile, or of a configuration, as `kind` says. `name` is what its errors begin
+    /// with.
+    fn add_text(&mut self, kind: &str, name: &str, text: &str) -> anyhow::Result<()> {
         let at = |offset: usize| place(name, text, offset);
         let profile = DeTable::parse(text).map_err(|error| {
-            let offset = error.span().map_or(0, |span| span.start);
-            anyhow::anyhow!("{}: {}", at(offset), error.message())
+            let span = error.span().unwrap_or_default();
+            let key = text.get(span.clone()).filter(|_| error.message() == "duplicate key");
+            let key = key.map(|key| format!(" `{}`", key.escape_debug())).unwrap_or_default();
+            anyhow::anyhow!("{}: {}{key}", at(span.start), error.message())
         })?;
         let mut rules = Vec::new();
         for (key, value) in profile.get_ref() {
@@ -160,8 +173,11 @@ impl Chosen {
                 ("rule", _) => {
                     bail!("{}: rules must be tables, each of them [[rule]]", at(value.span().start));
                 }
+                (option, _) if Tunables::DEFAULT.get(option).is_some() => {
+                    bail!("{}: `{option}` is an option: write it under [options]", at(key.span().start))
+                }
                 (other, _) => bail!(
-                    "{}: a profile has no `{other}`, only `description`, `[options]` and `[[rule]]`",
+                    "{}: a {kind} has no `{other}`, only `description`, `[options]` and `[[rule]]`",
                     at(key.span().start)
                 ),
             }
@@ -198,7 +214,7 @@ impl Chosen {
             let name = file.display().to_string();
             // Whether it is there is for the reading to find out, so that one that may not be read is an error.
             match trusted_text(&file) {
-                Ok(text) => self.add_profile(&name, &text)?,
+                Ok(text) => self.add_text("configuration", &name, &text)?,
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
                 Err(error) => {
                     return Err(error).with_context(|| {
@@ -223,7 +239,7 @@ impl Chosen {
             }
         }
         if let Some((_, text)) = BUILT_IN.iter().find(|(built_in, _)| *built_in == name) {
-            return self.add_profile(&format!("profile {name}"), text);
+            return self.add_text("profile", &format!("profile {name}"), text);
         }
         let places: Vec<String> = directories.iter().map(|directory| directory.display().to_string()).collect();
         bail!(
@@ -237,7 +253,7 @@ impl Chosen {
     fn add_profile_file(&mut self, file: &Path) -> anyhow::Result<()> {
         let name = file.display().to_string();
         let text = std::fs::read_to_string(file).with_context(|| format!("cannot read the profile {name}"))?;
-        self.add_profile(&name, &text)
+        self.add_text("profile", &name, &text)
     }
 
     /// The list for `BEELINE_OPTIONS`; `None` when nothing is set.

@@ -59,6 +59,16 @@ fn options_that_are_wrong_are_a_problem_with_its_place() {
 }
 
 #[test]
+fn that_nothing_is_accelerated_is_said_of_the_options() {
+    let library = harmless_library();
+    let arguments = ["doctor", "--json", "--library", library.to_str().unwrap()];
+    let output = beeline().args(arguments).env("BEELINE_OPTIONS", "accelerate=off").output().unwrap();
+    let document = json(&output);
+    let (state, says) = finding(&document, "options");
+    assert!(state == "note" && says.contains("accelerate=off: all connections are TCP"), "{state} {says}");
+}
+
+#[test]
 fn a_process_is_told_from_a_program_and_both_from_nothing() {
     let library = harmless_library();
     let own = std::process::id().to_string();

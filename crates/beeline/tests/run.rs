@@ -444,3 +444,16 @@ fn elf(interpreter: Option<&str>, machine: u16) -> Vec<u8> {
     bytes.extend(interpreter.unwrap_or_default());
     bytes
 }
+
+#[test]
+fn help_that_cannot_be_written_is_a_failure() {
+    for arguments in [&["--help"][..], &["--version"], &["run", "--help"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = beeline().args(arguments).stdout(full).output().unwrap();
+        assert_ne!(output.status.code(), Some(0), "{arguments:?}");
+        assert!(stderr(&output).contains("cannot write to standard output"), "{arguments:?}: {}", stderr(&output));
+    }
+    let long = beeline().args(["run", "--help"]).output().unwrap();
+    assert!(!stdout(&long).contains("see --help"), "{}", stdout(&long));
+    assert!(stdout(&long).contains("they are listed below"));
+}

@@ -124,7 +124,7 @@ pub struct KeygenArgs {
     pub addresses: Vec<Prefix>,
 
     /// How long the certificate is valid
-    #[arg(short, long, default_value_t = 3650, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+    #[arg(short, long, default_value_t = 3650, value_parser = parse_days)]
     pub days: u32,
 
     /// Where beelined.key and beelined.crt go
@@ -138,6 +138,12 @@ pub struct KeygenArgs {
     /// Replace a key that is there, and accept prefixes that look too wide
     #[arg(short, long)]
     pub force: bool,
+}
+
+fn parse_days(text: &str) -> Result<u32, String> {
+    const DAYS_MAX: u32 = 36_500;
+    let days = text.parse().ok().filter(|days| (1..=DAYS_MAX).contains(days));
+    days.ok_or_else(|| format!("it must be a number from 1 to {DAYS_MAX}"))
 }
 
 const TRUST_EXAMPLES: &str = "\
@@ -351,6 +357,14 @@ mod tests {
         for command in std::iter::once(&cli).chain(cli.get_subcommands()).filter(|command| !command.is_hide_set()) {
             let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(after.contains("Examples:\n"), "{}", command.get_name());
+        }
+    }
+
+    #[test]
+    fn days_are_a_number_in_words() {
+        assert_eq!(parse_days("3650"), Ok(3650));
+        for wrong in ["0", "36501", "x", "-1"] {
+            assert_eq!(parse_days(wrong), Err("it must be a number from 1 to 36500".into()), "{wrong}");
         }
     }
 

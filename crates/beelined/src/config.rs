@@ -12,6 +12,7 @@ mod file;
 mod rails;
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -133,8 +134,8 @@ struct Written {
     #[serde(default)]
     tunables: Tunables,
     user: Option<String>,
-    nice: Option<Spanned<i32>>,
-    peer_timeout_s: Option<Spanned<f64>>,
+    nice: Option<Spanned<Nice>>,
+    peer_timeout_s: Option<Spanned<Seconds>>,
     admin_socket: Option<PathBuf>,
     namespaces: Option<Spanned<Rules>>,
 }
@@ -152,6 +153,18 @@ struct WrittenPeer {
 enum OneOrMore<T> {
     One(T),
     More(Vec<T>),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "nice must be a number from -20 to 0")]
+enum Nice {
+    Number(i32),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "peer_timeout_s must be a number from 1 to 3600")]
+enum Seconds {
+    Number(f64),
 }
 
 /// An address with or without a port.
@@ -174,8 +187,11 @@ impl TryFrom<String> for Address {
 impl Config {
     /// Reads the file, and checks whose it is.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = read_guarded(path, Private::No, None)
-            .with_context(|| format!("cannot use the configuration {}", path.display()))?;
+        let text = read_guarded(path, Private::No, None).map_err(|error| {
+            let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+            let hint = if kind == Some(ErrorKind::NotFound) { "; beelined.toml(5) tells what it holds" } else { "" };
+            anyhow::anyhow!("cannot use the configuration {}: {error:#}{hint}", path.display())
+        })?;
         Self::parse(&path.display().to_string(), &text)
     }
 
@@ -248,19 +264,21 @@ impl Written {
                 user: self.user.as_deref().and_then(|name| User::find(name).ok().flatten()).map(|user| user.uid()),
             })
         };
-        let nice = match self.nice {
-            Some(nice) if !(-20..=0).contains(nice.get_ref()) => {
-                bail!("{}: nice must be a number from -20 to 0", place.at(nice.span().start))
+        let nice = self.nice.map(|nice| (nice.span(), nice.into_inner()));
+        let nice = match nice {
+            Some((span, Nice::Number(nice))) if !(-20..=0).contains(&nice) => {
+                bail!("{}: nice must be a number from -20 to 0", place.at(span.start))
             }
-            nice => nice.map_or(priority::DEFAULT, Spanned::into_inner),
+            nice => nice.map_or(priority::DEFAULT, |(_, Nice::Number(nice))| nice),
         };
-        let peer_timeout = match self.peer_timeout_s {
+        let timeout = self.peer_timeout_s.map(|seconds| (seconds.span(), seconds.into_inner()));
+        let peer_timeout = match timeout {
             None => Duration::from_secs(5),
-            Some(seconds) if (1.0..=3600.0).contains(seconds.get_ref()) => {
-                Duration::from_secs_f64(seconds.into_inner())
+            Some((_, Seconds::Number(seconds))) if (1.0..=3600.0).contains(&seconds) => {
+                Duration::from_secs_f64(seconds)
             }
-            Some(seconds) => {
-                bail!("{}: peer_timeout_s must be a number from 1 to 3600", place.at(seconds.span().start))
+            Some((span, _)) => {
+                bail!("{}: peer_timeout_s must be a number from 1 to 3600", place.at(span.start))
             }
         };
         if let Some(rules) = &self.namespaces {

@@ -387,6 +387,7 @@ impl Control {
                 }
             }
             (None, Side::Dialed(index)) => self.note_failed_attempt(index, connection.remote, &why, now),
+            (None, Side::Accepted) if why.is_duplicate() => {}
             (None, Side::Accepted) => {
                 log::about_strangers(format_args!("a connection from {} was refused: {why}", connection.remote));
             }

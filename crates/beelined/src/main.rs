@@ -3,12 +3,29 @@
 mod cli;
 mod commands;
 
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
 
+/// Help, or what is wrong with the command line.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let printed = error.print().and_then(|()| std::io::stdout().flush());
+    match (error.exit_code(), printed) {
+        (0, Err(error)) if error.kind() != ErrorKind::BrokenPipe => {
+            eprintln!("beelined: cannot write to standard output: {error}");
+            ExitCode::FAILURE
+        }
+        (code, _) => ExitCode::from(u8::try_from(code).unwrap_or(2)),
+    }
+}
+
 fn main() -> ExitCode {
-    match commands::run(&cli::Cli::parse().command) {
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
+    match commands::run(&cli.command) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("beelined: {error:#}");

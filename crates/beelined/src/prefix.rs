@@ -26,9 +26,7 @@ impl Prefix {
     }
 
     fn checked(net: IpNet) -> Result<Self, String> {
-        if net.addr() != net.network() {
-            return Err(format!("`{net}` has bits beyond its length; did you mean `{}`?", net.trunc()));
-        }
+        let net = without_host_bits(net)?;
         // 0.0.0.0/0 and ::/0 begin with the unspecified address, but are more than it.
         if (net.prefix_len() > 0 || net.max_prefix_len() == 0)
             && let Some(kind) = local_kind(net.addr())
@@ -79,6 +77,14 @@ impl Prefix {
     pub fn is_wide(self) -> bool {
         self.length() < if self.0.addr().is_ipv4() { 16 } else { 48 }
     }
+}
+
+/// The prefix, unless it is an address within a prefix: one host is not silently taken for its whole network.
+pub(crate) fn without_host_bits(net: IpNet) -> Result<IpNet, String> {
+    if net.addr() == net.network() {
+        return Ok(net);
+    }
+    Err(format!("`{net}` has bits beyond its length; did you mean `{}`?", net.trunc()))
 }
 
 /// What kind of address it is that says nothing about another host.

@@ -7,6 +7,7 @@ use beeline_fabric::{Filter, Port};
 use beeline_meeting::agent::host::own;
 use beeline_meeting::bridge;
 use beeline_status::Document;
+use beeline_status::number::plural;
 use beeline_topo::Host;
 
 use crate::admin::{self, Backend};
@@ -19,23 +20,45 @@ use crate::{log, notify, priority};
 /// How long a link may be silent, of the time that a peer may.
 const LINK_PATIENCE: f64 = 0.6;
 
-/// The fabric ports that the rules admit. Those that are left out for want of a word are told: without them there may
-/// be no rail at all, and everything goes by TCP.
+/// The fabric ports that the rules admit. Where there are none it is told why: everything goes by TCP then.
 ///
 /// # Errors
 /// When libfabric does not tell.
 pub fn ports(rules: &RailRules) -> anyhow::Result<Vec<Port>> {
     let all = beeline_fabric::ports(&Filter::default()).context("cannot ask libfabric for this host's ports")?;
     let admission = |port: &Port| rules.admit(&port.provider, port.netdev.as_deref(), &[port.address]);
-    let not_asked = all.iter().filter(|port| admission(port) == Admission::NotAsked).count();
-    let admitted: Vec<Port> = all.into_iter().filter(|port| admission(port) == Admission::Used).collect();
-    if admitted.is_empty() && not_asked > 0 {
-        log::line(format_args!(
-            "there is no rail: libfabric has TCP alone here ({not_asked} ports), which is faster without a bridge. Connections go \
-             by TCP; `allow = [{{ provider = \"tcp\" }}]` in [rails] asks for it all the same"
-        ));
+    let admissions: Vec<Admission> = all.iter().map(admission).collect();
+    if let Some(why) = no_rail(&admissions) {
+        log::line(why);
     }
-    Ok(admitted)
+    Ok(all.into_iter().filter(|port| admission(port) == Admission::Used).collect())
+}
+
+/// Why there is no rail, if there is none, from what the rules say of each port.
+fn no_rail(admissions: &[Admission]) -> Option<String> {
+    let number = |said| admissions.iter().filter(|admission| **admission == said).count() as u64;
+    if number(Admission::Used) > 0 {
+        return None;
+    }
+    let by_rules = [
+        (Admission::NotAllowed, "for which no allow rule holds"),
+        (Admission::Denied, "denied by a rule"),
+        (Admission::NotAsked, "over TCP, which no rule allows by name"),
+    ];
+    let left_out = by_rules.into_iter().filter(|(said, _)| number(*said) > 0);
+    let left_out: Vec<String> = left_out.map(|(said, why)| format!("{} {why}", plural(number(said), "port"))).collect();
+    Some(match (admissions.len() as u64, number(Admission::NotAsked)) {
+        (0, _) => "there is no rail, for libfabric finds no port here. Connections go by TCP".into(),
+        (all, not_asked) if all == not_asked => format!(
+            "there is no rail: libfabric has TCP alone here ({}), which is faster without a bridge. Connections go \
+             by TCP; `allow = [{{ provider = \"tcp\" }}]` in [rails] asks for it all the same",
+            plural(all, "port")
+        ),
+        _ => format!(
+            "there is no rail: libfabric has {}. Connections go by TCP; `beelined rails` shows the ports",
+            left_out.join(", ")
+        ),
+    })
 }
 
 /// This host, for the choice of rails: without hwloc's word only distances are missing.
@@ -101,4 +124,21 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     engine.stop();
     log::line("stopped");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Admission::{Denied, NotAllowed, NotAsked, Used};
+    use super::*;
+
+    #[test]
+    fn it_is_told_why_there_is_no_rail() {
+        assert_eq!(no_rail(&[NotAllowed, Used]), None);
+        let mistyped = no_rail(&[NotAllowed, NotAllowed, Denied]).unwrap();
+        assert!(mistyped.contains("2 ports for which no allow rule holds, 1 port denied by a rule."), "{mistyped}");
+        assert!(mistyped.contains("`beelined rails`"), "{mistyped}");
+        let not_asked = no_rail(&[NotAsked]).unwrap();
+        assert!(not_asked.contains("TCP alone here (1 port)"), "{not_asked}");
+        assert!(no_rail(&[]).unwrap().contains("finds no port"));
+    }
 }

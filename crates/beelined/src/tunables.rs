@@ -147,10 +147,27 @@ impl<'de> DeserializeSeed<'de> for &'static Spec {
     type Value = u64;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<u64, D::Error> {
-        // Signed, because that is what TOML has; a negative one is out of every range.
-        let value = i64::deserialize(deserializer)?;
-        let value = u64::try_from(value).ok().filter(|value| self.range.contains(value));
-        value.ok_or_else(|| D::Error::custom(self.complaint()))
+        deserializer.deserialize_u64(Number(self))
+    }
+}
+
+struct Number(&'static Spec);
+
+impl Visitor<'_> for Number {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a number from {} to {}", self.0.range.start(), self.0.range.end())
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<u64, E> {
+        // A negative one is out of every range.
+        let value = u64::try_from(value).ok().filter(|value| self.0.range.contains(value));
+        value.ok_or_else(|| E::custom(self.0.complaint()))
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<u64, E> {
+        self.visit_i64(i64::try_from(value).unwrap_or(-1))
     }
 }
 

@@ -348,5 +348,16 @@ fn every_port_is_a_rail_or_is_named_with_the_reason() {
     assert_eq!(unasked.rails.len() + unasked.unused.len(), all.rails.len());
     let table = good(&Host::new("[rails]\ndeny = [{ provider = 'tcp' }]\n").run(&["rails"]));
     let has_tcp = all.rails.iter().any(|rail| rail.provider == "tcp");
-    assert_eq!(table.contains("denied by the configuration"), has_tcp, "{table}");
+    assert_eq!(table.contains("denied by a rule of the configuration"), has_tcp, "{table}");
+    let mistyped = good(&Host::new("[rails]\nallow = [{ provider = 'verbz' }]\n").run(&["rails"]));
+    assert_eq!(mistyped.contains("no allow rule holds for it"), !all.rails.is_empty(), "{mistyped}");
+}
+
+#[test]
+fn help_that_cannot_be_written_is_a_failure() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output =
+        std::process::Command::new(env!("CARGO_BIN_EXE_beelined")).arg("--help").stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write to standard output"));
 }

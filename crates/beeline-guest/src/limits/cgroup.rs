@@ -68,36 +68,43 @@ struct Path {
 impl Path {
     const EMPTY: Path = Path { bytes: [0; PATH_BYTES], length: 0 };
 
-    fn of(bytes: &[u8]) -> Option<Path> {
-        Path::EMPTY.with(bytes)
+    fn of(parts: &[&[u8]]) -> Option<Path> {
+        let mut path = Path::EMPTY;
+        parts.iter().try_for_each(|part| path.push(part))?;
+        Some(path)
     }
 
-    fn with(mut self, more: &[u8]) -> Option<Path> {
+    fn push(&mut self, more: &[u8]) -> Option<()> {
         let end = self.length.checked_add(more.len()).filter(|end| *end < PATH_BYTES)?;
         self.bytes.get_mut(self.length..end)?.copy_from_slice(more);
         self.length = end;
-        Some(self)
+        Some(())
+    }
+
+    /// Takes off what is behind this length.
+    fn cut(&mut self, length: usize) {
+        self.bytes.get_mut(length..).unwrap_or_default().fill(0);
+        self.length = length;
     }
 
     fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.length).unwrap_or_default()
     }
 
-    /// The directory above; `None` if that is above `top`.
-    fn above(mut self, top: usize) -> Option<Path> {
+    /// Goes to the directory above; `None` if that is above `top`.
+    fn ascend(&mut self, top: usize) -> Option<()> {
         let slash = self.as_bytes().iter().rposition(|&byte| byte == b'/').filter(|slash| *slash >= top)?;
-        self.bytes.get_mut(slash..)?.fill(0);
-        self.length = slash;
-        Some(self)
+        self.cut(slash);
+        Some(())
     }
 
-    /// The text of a small file in this directory.
-    fn read<'a>(&self, file: &str, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
-        proc::read(self.file(file)?.as_c_str()?, buffer)
-    }
-
-    fn file(&self, file: &str) -> Option<Path> {
-        self.with(b"/")?.with(file.as_bytes())
+    /// Calls `f` with the path of a file in this directory.
+    fn at_file<R>(&mut self, file: &str, f: impl FnOnce(&CStr) -> Option<R>) -> Option<R> {
+        let length = self.length;
+        let is_whole = self.push(b"/").and_then(|()| self.push(file.as_bytes())).is_some();
+        let result = self.as_c_str().filter(|_| is_whole).and_then(f);
+        self.cut(length);
+        result
     }
 
     fn as_c_str(&self) -> Option<&CStr> {
@@ -105,9 +112,9 @@ impl Path {
     }
 
     /// The number in a small file in this directory; `None` without one, or if it says `max`.
-    fn number(&self, file: &str) -> Option<u64> {
+    fn number(&mut self, file: &str) -> Option<u64> {
         let mut buffer = [0; 32];
-        number(self.read(file, &mut buffer)?)
+        self.at_file(file, |file| number(proc::read(file, &mut buffer)?))
     }
 }
 
@@ -150,7 +157,7 @@ fn memberships() -> Option<[Option<Path>; 2]> {
         if let Some((version, path)) = membership(line) {
             let index = usize::from(version == Version::Two);
             if let Some(place) = found.get_mut(index) {
-                *place = Path::of(path);
+                *place = Path::of(&[path]);
             }
         }
         true
@@ -189,35 +196,39 @@ fn place(line: &[u8], version: Version, path: &[u8]) -> Option<(Path, usize)> {
         _ => b"",
     };
     let below = below.strip_suffix(b"/").unwrap_or(below);
-    Some((Path::of(point)?.with(below)?, point.len()))
+    Some((Path::of(&[point, below])?, point.len()))
 }
 
 /// The least limit from `directory` up to the one whose path is `top` long.
-fn along(version: Version, directory: Path, top: usize) -> Option<Memory> {
-    let mut least: Option<(u64, Path)> = None;
-    let mut at = Some(directory);
-    while let Some(directory) = at {
+fn along(version: Version, mut directory: Path, top: usize) -> Option<Memory> {
+    // The limit, and how long the path of its directory is: the way leads up only.
+    let mut least: Option<(u64, usize)> = None;
+    let whole = directory;
+    loop {
         let limits = version.limits().iter().filter_map(|file| directory.number(file));
         if let Some(limit) = limits.min().filter(|limit| *limit < NO_LIMIT)
             && least.is_none_or(|(least, _)| limit < least)
         {
-            least = Some((limit, directory));
+            least = Some((limit, directory.length));
         }
-        at = directory.above(top);
+        if directory.ascend(top).is_none() {
+            break;
+        }
     }
-    let (limit, directory) = least?;
+    let (limit, length) = least?;
+    directory = whole;
+    directory.cut(length);
     let usage = directory.number(version.usage()).unwrap_or(0);
     let mut dropped = 0_u64;
-    let stat = directory.file("memory.stat");
-    if let Some(stat) = stat.as_ref().and_then(Path::as_c_str) {
-        let _ = proc::each_line(stat, |line| {
+    let _ = directory.at_file("memory.stat", |stat| {
+        proc::each_line(stat, |line| {
             let mut words = line.split(|&byte| byte == b' ');
             if words.next().is_some_and(|name| version.dropped().contains(&name)) {
                 dropped = dropped.saturating_add(words.next().and_then(number).unwrap_or(0));
             }
             true
-        });
-    }
+        })
+    });
     Some(Memory { limit, used: usage.saturating_sub(dropped) })
 }
 
@@ -270,7 +281,7 @@ mod tests {
 
         fn along(&self, version: Version, below: &str) -> Option<Memory> {
             let top = self.0.to_str().unwrap();
-            along(version, Path::of(format!("{top}{below}").as_bytes()).unwrap(), top.len())
+            along(version, Path::of(&[top.as_bytes(), below.as_bytes()]).unwrap(), top.len())
         }
     }
 

@@ -24,7 +24,7 @@ pub type List = *const *const c_char;
 /// What this process was started with.
 struct Kept {
     ready: AtomicBool,
-    /// Our entry in `LD_PRELOAD`, and behind it the variable with the options, which ends in a zero.
+    /// Our entry in `LD_PRELOAD`, and behind it the variable with the options; each ends in a zero.
     bytes: UnsafeCell<[u8; KEPT_BYTES]>,
     entry_bytes: AtomicUsize,
 }
@@ -72,12 +72,14 @@ pub unsafe fn note(list: List, library: &[u8]) -> bool {
     let options = given().find(|text| text.starts_with(OPTIONS)).unwrap_or(OPTIONS);
     // SAFETY: the caller guarantees that nobody else writes, and nobody reads before `ready`, which is not set yet.
     let bytes = unsafe { &mut *KEPT.bytes.get() };
-    let Some((entry, rest)) = bytes.split_at_mut_checked(ours.len()) else { return false };
-    entry.copy_from_slice(ours);
-    // The last byte stays zero.
-    let Some(place) = rest.get_mut(..options.len()).filter(|_| ours.len() + options.len() < KEPT_BYTES) else {
+    let options_at = ours.len() + 1;
+    // The last byte stays zero, and the one between them.
+    if options_at + options.len() >= KEPT_BYTES {
         return false;
-    };
+    }
+    let Some(place) = bytes.get_mut(..ours.len()) else { return false };
+    place.copy_from_slice(ours);
+    let Some(place) = bytes.get_mut(options_at..).and_then(|rest| rest.get_mut(..options.len())) else { return false };
     place.copy_from_slice(options);
     KEPT.entry_bytes.store(ours.len(), Relaxed);
     KEPT.ready.store(true, Release);
@@ -102,9 +104,14 @@ pub fn entry() -> &'static [u8] {
     kept_bytes().get(..KEPT.entry_bytes.load(Relaxed)).unwrap_or_default()
 }
 
+/// The same as a path.
+pub fn entry_path() -> &'static CStr {
+    CStr::from_bytes_until_nul(kept_bytes()).unwrap_or_default()
+}
+
 /// The variable with the options.
 pub fn options_variable() -> &'static CStr {
-    let rest = kept_bytes().get(KEPT.entry_bytes.load(Relaxed)..);
+    let rest = kept_bytes().get(KEPT.entry_bytes.load(Relaxed).saturating_add(1)..);
     rest.and_then(|rest| CStr::from_bytes_until_nul(rest).ok()).unwrap_or_default()
 }
 

@@ -71,7 +71,7 @@ pub(super) fn sweep(directory: i32, own: FileName) {
 fn sweep_from(directory: i32, own: FileName, mut skip: usize) -> usize {
     /// An entry is its name and 20 bytes, `struct linux_dirent64`.
     const NAME_OFFSET: usize = 19;
-    let mut buffer = [0_u64; 512];
+    let mut buffer = [0_u64; 128];
     let mut looks = 0;
     while looks < LOOKS {
         let args = [directory as usize, buffer.as_mut_ptr() as usize, size_of_val(&buffer), 0, 0, 0];

@@ -88,7 +88,8 @@ impl<const WORDS: usize> Copy<WORDS> {
     }
 }
 
-/// Adds what the file of the last program has counted to `header`, which is this one's.
+/// Adds what the file of the last program has counted to `header`, which is this one's. Apart, for its copies.
+#[inline(never)]
 pub(super) fn add_up(fd: i32, name: FileName, header: &StatsHeader) {
     let Some(copy) = Copy::<{ HEADER_BYTES / 8 }>::read(fd, 0) else { return };
     // SAFETY: a copy of the header's size and alignment; it consists of atomics for which all bytes are valid.

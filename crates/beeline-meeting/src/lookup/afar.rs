@@ -24,7 +24,7 @@ pub fn elsewhere(destination: SocketAddr) -> Result<IpAddr, Reason> {
 /// # Errors
 /// What it has said.
 fn may_be_bridged(destination: SocketAddr) -> Result<(), Reason> {
-    match recall(destination).and_then(|entry| entry.refused) {
+    match recall(destination, |entry| entry.refused).flatten() {
         Some((reason, until_ns)) if kernel::now_ns() < until_ns => Err(reason),
         _ => Ok(()),
     }
@@ -64,7 +64,7 @@ pub fn afar(destination: SocketAddr) -> Afar {
 }
 
 fn may_be_met(destination: SocketAddr) -> Result<(), Reason> {
-    match recall(destination).and_then(|entry| entry.unmet) {
+    match recall(destination, |entry| entry.unmet).flatten() {
         Some((reason, until_ns)) if kernel::now_ns() < until_ns => Err(reason),
         _ if is_untaken(destination) => Err(Reason::AgentNotTaken),
         _ => Ok(()),

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use beeline_stats::Reason;
 use beeline_wire::diag::{ListenerQuery, LookupError, REPLY_BYTES_MAX};
 
-use super::{DATAGRAMS_MAX, Netlink};
+use super::netlink::{DATAGRAMS_MAX, Netlink};
 
 /// What the kernel says of a socket of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,6 +32,23 @@ fn a_listener_is_found_by_its_cookie_and_forgotten_when_it_is_gone() {
 }
 
 #[test]
+fn of_many_clients_one_asks_anew_whether_there_is_a_door() {
+    const KNOWN_NS: u64 = 1_000 * REMEMBERED_NS;
+    const STEP_NS: u64 = REMEMBERED_NS / 10;
+    let _turn = ONE_AT_A_TIME.lock();
+    change("127.0.0.79:7".parse().unwrap(), |entry| {
+        entry.target = Some(Target { cookie: 1, uid: 1, known_ns: KNOWN_NS });
+        entry.doorless_until_ns = KNOWN_NS + REMEMBERED_NS;
+        let mut asks = |now_ns| !entry.is_known_doorless(now_ns);
+        let asked: Vec<u64> = (0..20).filter(|step| asks(KNOWN_NS + step * STEP_NS)).collect();
+        assert_eq!(asked, [10], "who asks says nothing here");
+        assert!(asks(KNOWN_NS + 20 * STEP_NS), "nobody has answered in time");
+        entry.doorless_until_ns = 0;
+        assert!(!entry.is_known_doorless(KNOWN_NS), "the next client looks for a door");
+    });
+}
+
+#[test]
 fn a_destination_that_is_in_use_is_not_forgotten_for_others() {
     let _turn = ONE_AT_A_TIME.lock();
     let used = "127.0.0.77:7".parse().unwrap();

@@ -36,6 +36,7 @@ unsafe fn any_message(messages: *const mmsghdr, count: c_uint, is_such: impl Fn(
 ///
 /// # Safety
 /// As for recvmsg(2).
+#[inline(never)]
 unsafe fn receive_rights(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome {
     let Some(recvmsg) = reals::recvmsg.get().filter(|_| life::refusal(fd).is_none()) else { return Outcome::Kernel };
     // SAFETY: the app's arguments, passed on. A failure has set errno.
@@ -55,6 +56,7 @@ fn duration_ns(time: &timespec) -> Option<u64> {
 ///
 /// # Safety
 /// As for recvmmsg(2).
+#[inline(never)]
 unsafe fn receive_many_rights(
     fd: c_int,
     messages: *mut mmsghdr,
@@ -104,6 +106,7 @@ unsafe fn receive_many_rights(
 ///
 /// # Safety
 /// As for sendmsg(2).
+#[inline(never)]
 unsafe fn send_rights(fd: c_int, message: *const msghdr, flags: c_int) -> Outcome {
     let Some(sendmsg) = reals::sendmsg.get().filter(|_| life::refusal(fd).is_none()) else { return Outcome::Kernel };
     // SAFETY: the app's arguments, passed on. A failure has set errno.
@@ -114,6 +117,7 @@ unsafe fn send_rights(fd: c_int, message: *const msghdr, flags: c_int) -> Outcom
 ///
 /// # Safety
 /// As for sendmmsg(2).
+#[inline(never)]
 unsafe fn send_many_rights(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> Outcome {
     let mut sent = 0;
     for index in 0..count as usize {
@@ -135,12 +139,12 @@ hooks! {
         io::read_in_full(fd, buffer.cast(), length);
 
     fn write: (fd: c_int, buffer: *const c_void, length: usize) -> isize [fd, at_once io::send_at_once(fd, buffer.cast(), length, 0)] =>
-        io::send_in_full(fd, buffer.cast(), length, 0);
+        io::write_in_full(fd, buffer.cast(), length);
 
     // Names that few programs call.
     fn __read: (fd: c_int, buffer: *mut c_void, length: usize) -> isize [fd] => io::read(fd, buffer.cast(), length);
 
-    fn __write: (fd: c_int, buffer: *const c_void, length: usize) -> isize [fd] => io::send(fd, buffer.cast(), length, 0);
+    fn __write: (fd: c_int, buffer: *const c_void, length: usize) -> isize [fd] => io::write(fd, buffer.cast(), length);
 
     fn __send: (fd: c_int, buffer: *const c_void, length: usize, flags: c_int) -> isize [fd] =>
         io::send(fd, buffer.cast(), length, flags);

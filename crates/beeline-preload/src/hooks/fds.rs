@@ -3,6 +3,7 @@
 use beeline_sockets::life;
 use libc::{c_int, c_uint, c_ulong};
 
+use super::streams;
 use crate::real::hooks;
 
 // fcntl and ioctl are variadic in C. An argument that is an integer or a pointer arrives where a fixed third
@@ -16,9 +17,11 @@ hooks! {
 
     fn dup: (fd: c_int) -> c_int [] => life::dup(fd);
 
-    fn dup2 | __dup2: (from: c_int, to: c_int) -> c_int [] => life::dup2(from, to);
+    fn dup2 | __dup2: (from: c_int, to: c_int) -> c_int [] =>
+        streams::with_stream(from, to, || life::dup2(from, to));
 
-    fn dup3: (from: c_int, to: c_int, flags: c_int) -> c_int [] => life::dup3(from, to, flags);
+    fn dup3: (from: c_int, to: c_int, flags: c_int) -> c_int [] =>
+        streams::with_stream(from, to, || life::dup3(from, to, flags));
 
     fn fcntl | fcntl64 | __fcntl: (fd: c_int, command: c_int, argument: usize) -> c_int [] =>
         life::fcntl(fd, command, argument);

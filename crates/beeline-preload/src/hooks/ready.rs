@@ -37,7 +37,7 @@ hooks! {
     fn epoll_ctl: (set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int [] =>
         calls::epoll_ctl(set, operation, fd, event);
 
-    fn epoll_wait: (set: c_int, events: *mut epoll_event, room: c_int, timeout_ms: c_int) -> c_int [] =>
+    fn epoll_wait: (set: c_int, events: *mut epoll_event, room: c_int, timeout_ms: c_int) -> c_int [at_any_time] =>
         epoll::wait(set, events, room, timeout_ms);
 
     fn epoll_pwait: (set: c_int, events: *mut epoll_event, room: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int [] =>

@@ -20,18 +20,25 @@ use libc::{c_int, c_uint, c_void, size_t};
 
 use super::loading;
 use crate::real::{Real, c_name, look_up};
-use entries::{Parameters, Ring, are, flags_of, is_no_lane, is_seen_into, is_theirs, note, registers_files, spares};
+use entries::{Parameters, Ring, are, flags_of, is_seen_into, note, registers_files, spares};
+pub(super) use entries::{is_no_lane, is_theirs};
 
-/// Under which names liburing is known to the dynamic linker.
-const LIBRARIES: [&CStr; 4] = [c"liburing.so.2", c"liburing-ffi.so.2", c"liburing.so.1", c"liburing-ffi.so.1"];
+/// Under which names liburing and libaio are known to the dynamic linker.
+const LIBRARIES: [&CStr; 6] =
+    [c"liburing.so.2", c"liburing-ffi.so.2", c"liburing.so.1", c"liburing-ffi.so.1", c"libaio.so.1", c"libaio.so.1t64"];
 
 /// Gives up all lanes, because a ring is about to be made or to do with one; false if one of them cannot be given up.
 /// Then there must be no ring, and most programs go on without.
 pub(super) fn may_be_made() -> bool {
+    may_go_past_us(Reason::IoUringDenied)
+}
+
+/// The same for whatever goes past us, for this reason.
+pub(super) fn may_go_past_us(reason: Reason) -> bool {
     if life::has_left_lanes() {
         return true;
     }
-    match life::leave_lanes(Reason::IoUringDenied) {
+    match life::leave_lanes(reason) {
         Ok(()) => true,
         Err(reason) => {
             stats::fell_back(Role::Client, reason);
@@ -79,9 +86,9 @@ pub(super) unsafe fn is_libuvs(entries: usize, parameters: usize) -> bool {
     unsafe { flags_of(parameters as *const Parameters) == Some(wanted) }
 }
 
-/// liburing's own function; null if it is not loaded. Rings are made neither in signal handlers nor in vfork children,
-/// so it is looked for when it is called: few programs have it.
-fn find(real: &'static Real, name: &CStr) -> *mut c_void {
+/// The library's own function; null if it is not loaded. Rings are made neither in signal handlers nor in vfork
+/// children, so it is looked for when it is called: few programs have it.
+pub(super) fn find(real: &'static Real, name: &CStr) -> *mut c_void {
     let found = real.address();
     if !found.is_null() {
         return found;
@@ -99,6 +106,19 @@ fn find(real: &'static Real, name: &CStr) -> *mut c_void {
         })
         .find(|function| !function.is_null())
         .unwrap_or(core::ptr::null_mut())
+}
+
+/// Whether a function is one of a library whose file's name begins so.
+pub(super) fn is_of_library(function: *mut c_void, name: &[u8]) -> bool {
+    let mut found = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: room for what is told of an address; the path is a string that stays.
+    let path = unsafe {
+        if libc::dladdr(function, found.as_mut_ptr()) == 0 || found.assume_init_ref().dli_fname.is_null() {
+            return false;
+        }
+        CStr::from_ptr(found.assume_init_ref().dli_fname).to_bytes()
+    };
+    path.rsplit(|&byte| byte == b'/').next().is_some_and(|file| file.starts_with(name))
 }
 
 /// Whether an operation of io_uring_register(2) takes descriptors.

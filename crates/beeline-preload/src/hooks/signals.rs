@@ -1,6 +1,6 @@
-//! Installing signal handlers.
+//! Installing signal handlers, and how threads are to be cancelled.
 
-use beeline_sockets::{Outcome, config, signals};
+use beeline_sockets::{Outcome, cancel, config, signals};
 use libc::c_int;
 
 use crate::real::{Function, fail, hooks};
@@ -18,6 +18,9 @@ fn wrapped(f: impl FnOnce() -> Outcome) -> Outcome {
 pub fn resolve() {
     if let Some(real) = reals::sigaction.get() {
         signals::set_real_sigaction(real);
+    }
+    if let Some(real) = SET_CANCEL_TYPE.get() {
+        cancel::set_real_set_type(real);
     }
 }
 
@@ -45,6 +48,21 @@ pub unsafe extern "C" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int
     let result = unsafe { siginterrupt(signal, interrupts) };
     if result == 0 {
         signals::note_siginterrupt(signal, interrupts != 0);
+    }
+    result
+}
+
+// SAFETY: libc's function of this name has this type.
+static SET_CANCEL_TYPE: Function<cancel::RealSetType> = unsafe { Function::new(c"pthread_setcanceltype") };
+
+/// pthread_setcanceltype(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int {
+    let Some(set) = SET_CANCEL_TYPE.get() else { return libc::ENOSYS };
+    // SAFETY: the app's arguments, passed on.
+    let result = unsafe { set(kind, old) };
+    if result == 0 && config().accelerate {
+        cancel::note_type(kind);
     }
     result
 }

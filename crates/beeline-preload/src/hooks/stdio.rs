@@ -4,15 +4,21 @@
 //! stream whose reading and writing we do ([fopencookie(3)]); libc buffers, formats and locks as ever. A socket
 //! that is not connected yet stays on TCP when a stream is made of it.
 //!
-//! `dprintf` formats into memory first and sends that.
+//! Such a stream is one of bytes, as libc's own is once a byte went through it: wide functions fail on it.
+//! `freopen` makes one of libc's own of it.
+//!
+//! `dprintf` formats into memory first and sends that; so does `backtrace_symbols_fd`, in a file without a name, as
+//! handlers of crashes call it, who may allocate nothing.
 
 use core::ffi::c_void;
 
+use beeline_shm::{memfd, sys};
 use beeline_sockets::desc::Kind;
-use beeline_sockets::{options, table};
+use beeline_sockets::{kernel, options, table};
 use beeline_stats::Reason;
 use libc::{FILE, c_char, c_int, size_t};
 
+use super::streams::{self, FILENO_OFFSET, is_ours};
 use super::{data, fds};
 use crate::real::{fail, reals};
 
@@ -20,8 +26,11 @@ use crate::real::{fail, reals};
 // to a copy of a structure on aarch64.
 reals! {
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
+    fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
     fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
     fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    fn backtrace_symbols_fd(addresses: *const *mut c_void, count: c_int, fd: c_int) -> ();
 }
 
 #[repr(C)]
@@ -35,6 +44,8 @@ struct Functions {
 unsafe extern "C" {
     fn vasprintf(text: *mut *mut c_char, format: *const c_char, arguments: *mut c_void) -> c_int;
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
+    fn flockfile(stream: *mut FILE);
+    fn funlockfile(stream: *mut FILE);
 }
 
 /// What a stream of ours keeps, from libc's heap as libc's own streams are.
@@ -56,11 +67,28 @@ unsafe extern "C" fn read(cookie: *mut c_void, buffer: *mut c_char, length: size
     unsafe { data::read(fd_of(cookie), buffer.cast(), length) }
 }
 
+/// Writes all of it unless that fails, as libc's own streams do: a write that a signal cut short goes on, and what
+/// is not written in the end, stdio forgets. It asks for 0 where write(2) returns -1.
 unsafe extern "C" fn write(cookie: *mut c_void, buffer: *const c_char, length: size_t) -> isize {
     // SAFETY: our cookie, and stdio's own buffer.
-    let written = unsafe { data::write(fd_of(cookie), buffer.cast(), length) };
-    // stdio asks for 0 where write(2) returns -1.
-    written.max(0)
+    unsafe { write_all(fd_of(cookie), buffer, length) as isize }
+}
+
+/// Writes until all is written or nothing can be; returns how much was.
+///
+/// # Safety
+/// `bytes` must be `length` bytes of the app's.
+unsafe fn write_all(fd: c_int, bytes: *const c_char, length: usize) -> usize {
+    let mut done = 0usize;
+    while done < length {
+        // SAFETY: as many bytes are left.
+        let written = unsafe { data::write(fd, bytes.add(done).cast(), length.saturating_sub(done)) };
+        if written <= 0 {
+            break;
+        }
+        done = done.saturating_add(written as usize);
+    }
+    done
 }
 
 unsafe extern "C" fn seek(_: *mut c_void, _: *mut i64, _: c_int) -> c_int {
@@ -94,7 +122,10 @@ unsafe fn open(fd: c_int, mode: *const c_char) -> *mut FILE {
         }
         libc::setvbuf(stream, (&raw mut (*cookie).buffer).cast(), libc::_IOFBF, size_of_val(&(*cookie).buffer));
         // A cookie stream has -2 there, which libc uses for nothing else.
-        stream.cast::<u8>().add(FILENO_OFFSET).cast::<c_int>().write(fd);
+        part::<c_int>(stream, FILENO_OFFSET).write(fd);
+        // And -1 there, where its wide functions look before they look at the orientation.
+        part::<*const c_void>(stream, WIDE_OFFSET).write((&raw const NOTHING_WIDE).cast::<c_void>());
+        streams::note(stream);
         if mode.read() == b'a' as c_char {
             // Then libc makes the description append, and tries to go to the end.
             let flags = fds::fcntl(fd, libc::F_GETFL, 0);
@@ -105,8 +136,137 @@ unsafe fn open(fd: c_int, mode: *const c_char) -> *mut FILE {
     }
 }
 
-/// Where `fileno` finds the fd: `_fileno` of glibc's `struct _IO_FILE` on 64-bit machines, part of its ABI.
-const FILENO_OFFSET: usize = 112;
+/// Where a stream of glibc's has `_wide_data`, what is kept for wide characters.
+const WIDE_OFFSET: usize = 160;
+/// Behind all that a stream with a cookie has that one (`struct _IO_cookie_file`).
+const COOKIE_OFFSET: usize = 224;
+
+/// Room for glibc's `struct _IO_wide_data`, of which versions have some 230 to 310 bytes.
+const WIDE_BYTES: usize = 512;
+/// A buffer without room and without anything in it, for streams of ours, which have no use for one: they are known
+/// by it.
+static NOTHING_WIDE: [usize; WIDE_BYTES / size_of::<usize>()] = [0; _];
+
+/// What a stream has there.
+unsafe fn part<T>(stream: *mut FILE, offset: usize) -> *mut T {
+    // SAFETY: the caller names a place within it.
+    unsafe { stream.cast::<u8>().add(offset).cast() }
+}
+
+/// The cookie of a stream of ours; none if it is another's.
+unsafe fn cookie_of(stream: *mut FILE) -> Option<*mut Cookie> {
+    // SAFETY: the caller guarantees a stream, and nobody else gives one that address.
+    unsafe {
+        let wide = part::<*const c_void>(stream, WIDE_OFFSET).read();
+        (wide == (&raw const NOTHING_WIDE).cast()).then(|| part::<*mut Cookie>(stream, COOKIE_OFFSET).read())
+    }
+}
+
+/// freopen(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+    // SAFETY: the app's arguments, passed on.
+    unsafe { reopen(reals::freopen.get(), path, mode, stream) }
+}
+
+/// freopen(3), by its name for large files.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+    // SAFETY: the app's arguments, passed on.
+    unsafe { reopen(reals::freopen64.get(), path, mode, stream) }
+}
+
+type Reopen = unsafe extern "C" fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
+
+/// libc's `freopen` makes a stream of a file of any stream. It takes the number by system calls of its own, and wants
+/// memory for wide characters, which it leaves alone.
+unsafe fn reopen(real: Option<Reopen>, path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+    let Some(real) = real else {
+        fail(libc::ENOSYS);
+        return core::ptr::null_mut();
+    };
+    // SAFETY: the app's stream, which it may not close meanwhile; the cookie is ours and as old as the stream. libc
+    // frees a cookie and its buffer never, and uses them no more once it has closed what was open.
+    unsafe {
+        if stream.is_null() {
+            return real(path, mode, stream);
+        }
+        let Some(cookie) = cookie_of(stream) else { return real(path, mode, stream) };
+        flockfile(stream);
+        libc::fflush(stream);
+        let was_open = (*cookie).fd != -1;
+        // Not freed any more, as libc knows only of what it has allocated with a stream.
+        let wide = libc::calloc(1, WIDE_BYTES);
+        let result = if wide.is_null() || !leave_number((*cookie).fd) {
+            libc::free(wide);
+            // It is closed whatever becomes of it.
+            let errno = *libc::__errno_location();
+            fds::close((*cookie).fd);
+            (*cookie).fd = -1;
+            part::<c_int>(stream, FILENO_OFFSET).write(-1);
+            fail(errno);
+            core::ptr::null_mut()
+        } else {
+            part::<*const c_void>(stream, WIDE_OFFSET).write(wide);
+            let result = real(path, mode, stream);
+            if was_open {
+                let errno = *libc::__errno_location();
+                libc::free(cookie.cast());
+                fail(errno);
+            }
+            result
+        };
+        funlockfile(stream);
+        result
+    }
+}
+
+/// Makes a number that leads to something of ours one that libc may take by itself. Nothing can be opened by its name,
+/// as by that of a connection. False, with errno set, if that cannot be.
+fn leave_number(fd: c_int) -> bool {
+    if table::get(fd).is_none() {
+        return true;
+    }
+    match kernel::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) {
+        Ok(other) => {
+            let other = other as c_int;
+            // SAFETY: both are open.
+            unsafe {
+                let done = fds::dup3(other, fd, libc::O_CLOEXEC) == fd;
+                let errno = *libc::__errno_location();
+                fds::close(other);
+                fail(errno);
+                done
+            }
+        }
+        Err(errno) => {
+            fail(errno.0);
+            false
+        }
+    }
+}
+
+/// backtrace_symbols_fd(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn backtrace_symbols_fd(addresses: *const *mut c_void, count: c_int, fd: c_int) {
+    let Some(real) = reals::backtrace_symbols_fd.get() else { return };
+    if !is_ours(fd) {
+        // SAFETY: the app's arguments, passed on.
+        return unsafe { real(addresses, count, fd) };
+    }
+    let Ok(text) = memfd::scratch(c"beeline-text") else { return };
+    // SAFETY: as above.
+    unsafe { real(addresses, count, text.get()) };
+    let (mut bytes, mut place) = ([0u8; 512], 0usize);
+    while let Ok(length @ 1..) = sys::read_at(text.get(), &mut bytes, place) {
+        // SAFETY: so many bytes were read.
+        let taken = unsafe { data::write(fd, bytes.as_ptr().cast(), length) };
+        if taken <= 0 {
+            break;
+        }
+        place = place.saturating_add(taken as usize);
+    }
+}
 
 /// fdopen(3).
 #[unsafe(no_mangle)]
@@ -165,23 +325,13 @@ pub unsafe extern "C" fn __vdprintf_chk(
     unsafe { vdprintf_chk(fd, flag, format, arguments) }
 }
 
-fn is_ours(fd: c_int) -> bool {
-    table::get(fd).is_some_and(|desc| matches!(desc.kind(), Kind::Lane | Kind::Orphan))
-}
-
 unsafe fn format_and_send(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
     let mut text: *mut c_char = core::ptr::null_mut();
     // SAFETY: the app's format and arguments.
     let length = unsafe { vasprintf(&raw mut text, format, arguments) };
-    let mut sent = 0;
-    while sent < length {
-        // SAFETY: `text` holds `length` bytes.
-        let taken = unsafe { data::write(fd, text.add(sent as usize).cast(), length.saturating_sub(sent) as usize) };
-        if taken <= 0 {
-            break;
-        }
-        sent = sent.saturating_add(taken as c_int);
-    }
+    let whole = usize::try_from(length).unwrap_or(0);
+    // SAFETY: `text` holds `length` bytes.
+    let sent = unsafe { write_all(fd, text, whole) };
     if length >= 0 {
         // SAFETY: vasprintf allocated it. The errno of a failed write survives.
         unsafe {
@@ -190,7 +340,7 @@ unsafe fn format_and_send(fd: c_int, format: *const c_char, arguments: *mut c_vo
             *libc::__errno_location() = errno;
         }
     }
-    if sent == length { length } else { -1 }
+    if sent == whole { length } else { -1 }
 }
 
 /// A variadic function that hands its arguments on as a `va_list`: stable Rust cannot define one. By the

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::Release};
 use beeline_sockets::{Outcome, in_first_page, life};
 use libc::{c_int, c_long, c_uint, c_void};
 
-use super::{data, exec, fds, process, ready, rings, sandbox, sockets};
+use super::{aio, data, exec, fds, process, ready, rings, sandbox, sockets};
 use crate::real::Real;
 
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -107,6 +107,7 @@ numbers! {
     SYS_setrlimit => |a, b, c, d, e, f| sandbox::setrlimit(a as c_uint, b as _);
     SYS_prlimit64 => |a, b, c, d, e, f| sandbox::prlimit(a as c_int, b as c_uint, c as _, d as _);
     SYS_mlockall => |a, b, c, d, e, f| sandbox::mlockall(a as c_int);
+    SYS_io_submit => |a, b, c, d, e, f| submit_if_possible(a, b, c);
     SYS_io_uring_setup => |a, b, c, d, e, f| set_up_ring(a, b);
     SYS_io_uring_enter => |a, b, c, d, e, f| enter_ring([a, b, c, d, e, f]);
     SYS_io_uring_register => |a, b, c, d, e, f| register_with_ring([a, b, c, d, e, f]);
@@ -177,6 +178,33 @@ unsafe fn register_with_ring([ring, operation, c, d, e, f]: [usize; 6]) -> c_lon
     }
     // SAFETY: forwarded.
     unsafe { by_number(libc::SYS_io_uring_register, ring, operation, c, d, e, f) }
+}
+
+/// io_submit(2) has no function in libc.
+///
+/// # Safety
+/// As for io_submit(2).
+unsafe fn submit_if_possible(context: usize, count: usize, requests: usize) -> c_long {
+    // SAFETY: forwarded.
+    if unsafe { aio::refuses(count, requests) } {
+        return -1;
+    }
+    // SAFETY: forwarded.
+    unsafe { by_number(libc::SYS_io_submit, context, count, requests, 0, 0, 0) }
+}
+
+/// io_submit(2) as libaio makes it: returns a negative error number.
+///
+/// # Safety
+/// As for io_submit(2).
+pub(super) unsafe fn submit(context: usize, count: usize, requests: usize) -> isize {
+    // SAFETY: forwarded; libc's per-thread errno.
+    unsafe {
+        match by_number(libc::SYS_io_submit, context, count, requests, 0, 0, 0) {
+            -1 => (*libc::__errno_location() as isize).wrapping_neg(),
+            submitted => submitted as isize,
+        }
+    }
 }
 
 /// seccomp(2) has no function in libc.

@@ -42,7 +42,15 @@ fn target() -> PathBuf {
 
 /// The guest of this name, compiled.
 pub fn guest(name: &'static str) -> PathBuf {
+    if name == "submits" {
+        libaio();
+    }
     compile(name, name, &[])
+}
+
+/// What takes the place of libaio.
+fn libaio() -> PathBuf {
+    compile("ownaio", "libaio.so.1", &["-shared", "-fPIC", "-Wl,-soname,libaio.so.1"])
 }
 
 /// The handover guest as a program into which no library can be loaded.
@@ -50,10 +58,10 @@ pub fn static_guest() -> PathBuf {
     compile("handover", "handover-static", &["-static"])
 }
 
-/// Libraries that a guest loads, by the variables that name them: one with a liburing of its own, one that needs the
-/// system's; one to be bound past others, at once or by and by; and the same with one that needs another with a `send`
-/// of its own.
-fn loaded() -> [(&'static str, PathBuf); 6] {
+/// Libraries that a guest loads, by the variables that name them: one that submits requests to the kernel; one with a
+/// liburing of its own, one that needs the system's; one to be bound past others, at once or by and by; and the same
+/// with one that needs another with a `send` of its own.
+fn loaded() -> [(&'static str, PathBuf); 7] {
     const NOW: &[&str] = &["-Wl,-z,relro,-z,now"];
     const LAZY: &[&str] = &["-Wl,-z,lazy"];
     let shared = |name, library, how: &[&str]| compile(name, library, &[&["-shared", "-fPIC"], how].concat());
@@ -63,6 +71,7 @@ fn loaded() -> [(&'static str, PathBuf); 6] {
         shared("ownsend", library, &[&["-DNEEDS_IT", directory, "-Wl,--no-as-needed", "-lownsend"], how].concat())
     };
     [
+        ("GUEST_LIBAIO", libaio()),
         ("GUEST_OWN_RINGS", shared("ownrings", "ownrings.so", &[])),
         ("GUEST_NEEDS_LIBURING", shared("rings", "rings.so", &[])),
         ("GUEST_DEEP_NOW", shared("deep", "deep-now.so", NOW)),
@@ -84,6 +93,7 @@ pub fn compile(name: &str, program: &'static str, flags: &[&str]) -> PathBuf {
         let libraries: &[&str] = match name {
             "rings" | "leavers" => &["-luring"],
             "ownrings" => &["-l:liburing.a"],
+            "submits" => &[concat!("-L", env!("CARGO_TARGET_TMPDIR")), "-l:libaio.so.1"],
             _ => &[],
         };
         let status = Command::new("cc")

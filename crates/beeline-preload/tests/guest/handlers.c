@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "guest.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -97,6 +98,69 @@ static void a_handler_may_jump_out_of_a_call(void) {
     }
 }
 
+/* A message with room for a descriptor. */
+static struct {
+    struct msghdr message, before;
+    struct iovec part;
+    char byte;
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+} letter;
+
+static void begin_letter(void) {
+    letter.part = (struct iovec){&letter.byte, 1};
+    letter.message = (struct msghdr){.msg_iov = &letter.part, .msg_iovlen = 1, .msg_control = letter.control.room, .msg_controllen = sizeof letter.control.room, .msg_flags = 77};
+    letter.before = letter.message;
+}
+
+/* The message is as it was, and takes what comes. */
+static void check_letter(int ends[2]) {
+    CHECK(memcmp(&letter.message, &letter.before, sizeof letter.message) == 0);
+    begin_letter();
+    int passed = 0;
+    letter.control.header = (struct cmsghdr){CMSG_LEN(sizeof passed), SOL_SOCKET, SCM_RIGHTS};
+    memcpy(CMSG_DATA(&letter.control.header), &passed, sizeof passed);
+    CHECK(sendmsg(ends[0], &letter.message, 0) == 1);
+    memset(&letter.control, 0, sizeof letter.control);
+    letter.message = letter.before;
+    CHECK(recvmsg(ends[1], &letter.message, 0) == 1);
+    CHECK(letter.message.msg_control == letter.control.room && letter.message.msg_controllen == sizeof letter.control.room);
+    CHECK(letter.message.msg_flags == 0 && letter.control.header.cmsg_len == CMSG_LEN(sizeof passed));
+    memcpy(&passed, CMSG_DATA(&letter.control.header), sizeof passed);
+    CHECK(passed > 2 && close(passed) == 0);
+}
+
+static void a_handler_that_jumps_leaves_a_message_as_it_was(void) {
+    int ends[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    signal(SIGALRM, jump);
+    begin_letter();
+    if (sigsetjmp(out, 1) == 0) {
+        struct itimerval soon = {{0, 0}, {0, 20000}};
+        CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+        CHECK(recvmsg(ends[1], &letter.message, 0) == 99);
+    }
+    check_letter(ends);
+}
+
+static void *receives(void *socket) {
+    return recvmsg(*(int *)socket, &letter.message, 0) == 99 ? NULL : socket;
+}
+
+static void a_cancelled_thread_leaves_a_message_as_it_was(void) {
+    int ends[2];
+    pthread_t thread;
+    void *result;
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    begin_letter();
+    CHECK(pthread_create(&thread, NULL, receives, &ends[1]) == 0);
+    usleep(20000);
+    CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+    check_letter(ends);
+}
+
 /* Signals hit calls of ours at every instruction; none is lost and no byte either. */
 static void a_storm_of_signals_loses_nothing(void) {
     int ends[2];
@@ -143,6 +207,8 @@ static const struct guest_case CASES[] = {
     CASE(handlers_read_back_as_installed),
     CASE(handlers_run_with_what_was_sent),
     CASE(a_handler_may_jump_out_of_a_call),
+    CASE(a_handler_that_jumps_leaves_a_message_as_it_was),
+    CASE(a_cancelled_thread_leaves_a_message_as_it_was),
     CASE(storm),
 };
 

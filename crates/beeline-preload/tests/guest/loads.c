@@ -20,6 +20,16 @@ static void liburing_opened_by_hand_means_no_lanes(void) {
     says(ends[0], ends[1], "hello");
 }
 
+static void libaio_opened_by_hand_means_no_lanes(void) {
+    unsetenv("GUEST_EXPECTS_LANES");
+    void *libaio = dlopen(getenv("GUEST_LIBAIO"), RTLD_NOW | RTLD_LOCAL);
+    CHECK(libaio != NULL && dlsym(libaio, "io_submit") != NULL);
+    int ends[2];
+    pair(ends);
+    CHECK(!is_lane(ends[0]) && !is_lane(ends[1]));
+    says(ends[0], ends[1], "hello");
+}
+
 static void other_code_that_is_loaded_ends_none(void) {
     int ends[2];
     pair(ends);
@@ -196,6 +206,7 @@ static const struct guest_case CASES[] = {
     CASE(libc_by_its_handle_shares_connections),
     CASE(code_with_rings_that_comes_late_ends_lanes),
     CASE(liburing_opened_by_hand_means_no_lanes),
+    CASE(libaio_opened_by_hand_means_no_lanes),
     CASE(other_code_that_is_loaded_ends_none),
     CASE(liburing_in_a_plugin_leaves_errno_alone),
 };

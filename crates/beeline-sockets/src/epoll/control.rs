@@ -279,7 +279,7 @@ fn add(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event, desc: Option<&'s
         return Err(Errno(libc::EINVAL));
     }
     hidden_of(entry, |hidden| watch_hidden(epfd, entry, hidden));
-    Ok(settle(epfd, set, fd, entry))
+    Ok(settle_anew(epfd, set, fd, entry))
 }
 
 /// `EPOLL_CTL_MOD`. The set is locked.
@@ -292,7 +292,7 @@ fn modify(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event, entry: &Entry
         entry.kernel_out.store(false, Relaxed);
         // For somebody who sleeps it is armed first, which takes out the bells of what was told before: the kernel
         // would tell of them again.
-        let ready = settle(epfd, set, fd, entry);
+        let ready = settle_anew(epfd, set, fd, entry);
         return if watch(epfd, set, fd, entry) { Ok(ready) } else { Err(Errno(libc::ENOENT)) };
     } else {
         let operation = if is_fired_over_tcp(entry) { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
@@ -304,7 +304,17 @@ fn modify(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event, entry: &Entry
             watch_hidden(epfd, entry, hidden);
         });
     }
-    Ok(settle(epfd, set, fd, entry))
+    Ok(settle_anew(epfd, set, fd, entry))
+}
+
+/// As [`settle`], of a member that was added or changed: that it joins those that are ready is an edge of the set.
+fn settle_anew(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
+    let was_among = entry.place.load(Relaxed) != 0;
+    let ready = settle(epfd, set, fd, entry);
+    if ready && !was_among {
+        set.turn();
+    }
+    ready
 }
 
 /// A new or changed member is looked at by the next wait, and armed for those who sleep already. Tells whether it has

@@ -4,10 +4,11 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use beeline_lane::{Armed, Fault, flags};
 
+use super::behind::arm_from_now;
 use super::company;
 use super::events::{ARRIVAL, EPOLLET, EPOLLOUT, EPOLLPRI, READABLE, WRITABLE};
 use super::faults::{ANSWERS_BEGUN, ANSWERS_OPEN, answer_faults, is_troubled, mark_troubled, note_fault};
-use super::limits::NESTS_MAX;
+use super::limits::{ARMINGS, NESTS_MAX};
 use super::readiness::{self, readiness};
 use super::registration::{deregister_dead, expose, watch};
 use super::set::{Entry, Set, open_fd, set_of, tail};
@@ -120,19 +121,6 @@ pub(super) fn cool_behind(epfd: i32, set: &Set, call: u32) -> (Armed, bool) {
     }
     (armed, untold)
 }
-
-/// Arms a lane for what comes after what is there. False if more comes all the time.
-fn arm_from_now(fd: i32, desc: &'static Desc) -> bool {
-    let Some(guard) = guards::rx_of(fd, desc) else { return true };
-    (0..ARMINGS).any(|_| {
-        let since = beeline_lane::Since::Tail(guard.reader().tail());
-        // A fault is found again by whoever reads.
-        guard.arm(since, &io::Anchor(fd)) != Ok(Armed::Ready)
-    })
-}
-
-/// How often an entry is armed in a row: a peer that writes all the time must not keep the set locked.
-const ARMINGS: usize = 8;
 
 /// Arms one hot entry. The set is locked.
 pub(super) fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u32) -> Armed {

@@ -9,7 +9,7 @@ use super::events::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT};
 use super::faults::hear;
 use super::limits::LOOK_TICKS_MIN;
 use super::listeners::{arm_pair_again, disarm_pair};
-use super::nested::any_ready;
+use super::nested::{any_own_ready, any_ready};
 use super::order::KernelEvents;
 use super::readiness::arrivals;
 use super::registration::{deregister_dead, make_exact, pause, was_parked};
@@ -124,9 +124,11 @@ impl Call {
                 }
                 Some((_, Kind::Epoll)) if entry.fired.load(Relaxed) => pause(self.epfd, fd, entry),
                 Some((desc, Kind::Epoll)) => {
-                    // An arrival that was reported already may be told by the kernel only now.
-                    let told =
-                        set_of(desc).is_some_and(|inner| arrivals(inner) == entry.seen.tail() && any_ready(inner, 1));
+                    // An arrival that was reported already may be told by the kernel only now. What is the kernel's
+                    // own inside is not counted there.
+                    let told = set_of(desc).is_some_and(|inner| {
+                        arrivals(inner) == entry.seen.tail() && any_ready(inner, 1) && !any_own_ready(inner, 1)
+                    });
                     if !told {
                         entry.seen.refresh();
                     }

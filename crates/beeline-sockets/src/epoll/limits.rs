@@ -18,3 +18,5 @@ pub(super) const AT_ONCE_TICKS: u64 = 6_000;
 pub(super) const QUIET_LOOKS: u32 = 64;
 /// Depth to which nested sets are followed; the kernel allows 5 (`EP_MAX_NESTS`).
 pub(super) const NESTS_MAX: u32 = 5;
+/// How often a lane is armed in a row: a peer that writes all the time must not keep the set locked.
+pub(super) const ARMINGS: usize = 8;

@@ -32,6 +32,25 @@ pub(super) fn any_ready(set: &Set, depth: u32) -> bool {
     false
 }
 
+/// Whether a member of a set that is the kernel's, or a listener, or one inside a set in it, may have something to
+/// report. What others who share the set have added is not known.
+pub(super) fn any_own_ready(set: &Set, depth: u32) -> bool {
+    if depth > NESTS_MAX || is_shared(set) {
+        return true;
+    }
+    let Some(_guard) = set.lock.try_lock() else { return true };
+    let mut ready = false;
+    set.for_each_entry(|fd, entry| {
+        ready = ready
+            || match entry.desc().map(|desc| (desc, desc.kind())) {
+                Some((_, Kind::Lane)) => false,
+                Some((desc, Kind::Epoll)) => set_of(desc).is_some_and(|inner| any_own_ready(inner, depth + 1)),
+                _ => is_own_readable(fd, entry),
+            };
+    });
+    ready
+}
+
 /// Whether any member of a set has something to report, for somebody who watches the set itself. Lanes are judged
 /// here, whatever the kernel says: bells may outlive what they rang for. The kernel's word is taken for the others.
 pub(super) fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
@@ -48,7 +67,14 @@ pub(super) fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
     let _guard = set.lock.lock();
     let is_ours = |entry: &Entry| matches!(entry.desc().map(Desc::kind), Some(Kind::Lane | Kind::Epoll));
     let mut ready = false;
-    set.for_each_entry(|_, entry| ready |= is_ours(entry) && readiness(set, entry, depth) != 0);
+    set.for_each_entry(|fd, entry| {
+        if is_ours(entry) && readiness(set, entry, depth) != 0 {
+            ready = true;
+            // Its bell may not have come yet. Where edges count, the marks of who watches the set have it already, so a
+            // wait on the set is to tell of it now.
+            set.make_hot(fd, entry);
+        }
+    });
     if !ready && set.has_waker.load(Relaxed) {
         // Who was to be told of a member need not be any more, if its next bytes ring.
         ready = cool_locked(epfd, set, depth) == Armed::Ready;
@@ -126,8 +152,13 @@ fn has_kernels_own(set: &Set) -> bool {
 
 /// Whether a member that is the kernel's, or a listener, makes the set ready. Where edges count only the kernel knows.
 fn kernels_own_is_ready(fd: i32, entry: &Entry) -> bool {
+    entry.events.load(Relaxed) & (EPOLLET | EPOLLONESHOT) != 0 || is_own_readable(fd, entry)
+}
+
+/// Whether there is anything of what is asked of such a member, told before or not.
+fn is_own_readable(fd: i32, entry: &Entry) -> bool {
     let events = entry.events.load(Relaxed);
-    if events & (EPOLLET | EPOLLONESHOT) != 0 || crate::kernel::poll_now(fd, events as i16) != 0 {
+    if crate::kernel::poll_now(fd, events as i16) != 0 {
         return true;
     }
     let mut rung = false;

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::events::{ARRIVAL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, EPOLLOUT, READABLE, WRITABLE};
+use super::limits::NESTS_MAX;
 use super::nested::ready;
 use super::set::set_of;
 use super::set::{Entry, Marks, Set};
@@ -93,15 +94,24 @@ pub(super) fn reported(set: &Set, entry: &Entry, desc: &Desc, marks: Option<&Mar
     }
 }
 
-/// What there is to count of all lanes of a set, added up: changes with each arrival, each change of state, and with
-/// room that comes after a send has found none.
+/// What there is to count of all lanes of a set, and of the sets in it, added up: changes with each arrival, each
+/// change of state, with room that comes after a send has found none, and where a member comes or goes
+/// ([`Set::turns`]).
 ///
 /// Sets around it may be locked, as in `ready`; it is not. A sum of what could be had without its lock would be no
 /// mark: compared with one it makes an edge of nothing, stored as one it hides the next.
 pub(super) fn arrivals(set: &Set) -> u32 {
-    let mut sum = 0u32;
+    count_in(set, 0)
+}
+
+fn count_in(set: &Set, depth: u32) -> u32 {
     let _guard = set.lock.lock();
+    let mut sum = set.turns.load(Relaxed);
     set.for_each_entry(|_, entry| {
+        let inner = entry.desc().and_then(set_of).filter(|inner| depth < NESTS_MAX && !core::ptr::eq(*inner, set));
+        if let Some(inner) = inner {
+            sum = sum.wrapping_add(count_in(inner, depth + 1));
+        }
         if let Some(desc) = entry.desc().filter(|desc| desc.is_lane()) {
             let marks = Marks::of(desc);
             sum = sum.wrapping_add(marks.tail).wrapping_add(marks.changes).wrapping_add(marks.arrivals);

@@ -57,6 +57,8 @@ const HOT_LANES_MAX: u32 = 100;
 pub(super) const LANES_BEGAN: u8 = 1;
 /// In [`Set::crowded`].
 pub(super) const KERNEL_BEGAN: u8 = 2;
+/// A turn of a set. What members count, bytes mostly, does not make up for it.
+const TURN: u32 = 0x85EB_CA6B;
 /// No fd: end of a chain or list.
 pub(super) const NIL: i32 = -1;
 
@@ -97,6 +99,9 @@ pub struct Set {
     pub additions: AtomicU32,
     /// The last place that was given ([`Entry::place`]).
     pub places: AtomicU32,
+    /// Turns of the set that no member counts, each by [`TURN`]: a member that was not among those that are ready is
+    /// when it is added or changed, and a connection leaves, whose count goes with it.
+    pub turns: AtomicU32,
     /// Members that are descriptions: lanes, listeners, other sets, sockets that may become lanes.
     pub known: AtomicU32,
     /// Lanes that were added and not deleted, about.
@@ -312,12 +317,18 @@ impl Set {
             desc.entries.fetch_sub(1, Relaxed);
             self.known.fetch_sub(1, Relaxed);
             if desc.is_lane() {
+                self.turn();
                 self.lanes.store(self.lanes.load(Relaxed).saturating_sub(1), Relaxed);
             }
         }
         if fd as usize >= GHOSTS_BEGIN {
             self.ghosts.fetch_sub(1, Relaxed);
         }
+    }
+
+    /// See [`Set::turns`].
+    pub fn turn(&self) {
+        self.turns.store(self.turns.load(Relaxed).wrapping_add(TURN), Relaxed);
     }
 
     /// The place of a member that is ready behind all those that are.

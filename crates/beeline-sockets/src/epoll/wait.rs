@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::Armed;
 use libc::epoll_event;
 
+use super::behind::{arm_exclusive, is_watched_elsewhere, may_somebody_sleep};
 use super::bells::drain_fired;
 use super::cool::{cool_behind, cool_entry, cool_for_sleep};
 use super::events::{EPOLLET, EPOLLONESHOT};
@@ -13,7 +14,7 @@ use super::limits::{AT_ONCE_TICKS, IDLE_LOOKS};
 use super::nested::any_ready;
 use super::order::KernelEvents;
 use super::readiness::{readiness, reported};
-use super::registration::pause;
+use super::registration::{EPOLLEXCLUSIVE, pause};
 use super::set::set_of;
 use super::set::{Entry, KERNEL_BEGAN, LANES_BEGAN, Marks, NIL, Set};
 use super::waker::wake_sleeper;
@@ -116,6 +117,9 @@ pub(super) struct Call {
     pub(super) ours: bool,
     /// Whether a look at the kernel was due and put off, as nothing was ready: the call's spin or its sleep makes it.
     pub(super) owes_look: bool,
+    /// Whether somebody may sleep who is not woken by what woke this call: the set is in another one, or a connection
+    /// was told that others watch.
+    may_be_awaited: bool,
     /// Whether the last sleep was in the place of that look, and found at once what was there.
     pub(super) was_a_look: bool,
 }
@@ -134,12 +138,13 @@ impl Call {
             own: None,
             ours: false,
             owes_look: false,
+            may_be_awaited: set.exposed.load(Relaxed),
             was_a_look: false,
         }
     }
 
     fn wait(&mut self, deadline: Deadline, mask: Option<&u64>) -> Result<usize, Errno> {
-        match self.at_once(deadline, mask)? {
+        match self.at_once(deadline)? {
             Some(filled) => Ok(filled),
             None => self.eventually(deadline, mask),
         }
@@ -147,7 +152,7 @@ impl Call {
 
     /// The part of a call that does not wait. `None` if it is to wait.
     #[inline]
-    fn at_once(&mut self, deadline: Deadline, mask: Option<&u64>) -> Result<Option<usize>, Errno> {
+    fn at_once(&mut self, deadline: Deadline) -> Result<Option<usize>, Errno> {
         let _ = answer_faults(self.set);
         upkeep::look_after();
         let due = self.look_is_due();
@@ -174,17 +179,8 @@ impl Call {
         if self.filled == 0 && answer_faults(self.set) {
             self.harvest();
         }
-        if self.filled != 0 || deadline == Deadline::Now {
-            if self.filled == 0
-                && let Some(mask) = mask
-                && let Err(errno) = crate::wait::let_signals_in(mask)
-            {
-                self.leave();
-                return Err(errno);
-            }
-            return Ok(Some(self.leave()));
-        }
-        Ok(None)
+        // As in the kernel, a call that does not wait lets no signals in by its mask (`ep_poll`).
+        Ok((self.filled != 0 || deadline == Deadline::Now).then(|| self.leave()))
     }
 
     /// Goes on after a look that found nothing.
@@ -233,6 +229,7 @@ impl Call {
             });
             one_sleeper_less(self.set);
             self.epfd = pin.fd(given);
+            self.may_be_awaited |= self.set.exposed.load(Relaxed);
             match slept {
                 Some(Woken::Ready(count)) => {
                     self.set.last_look.store(ticks(), Relaxed);
@@ -384,17 +381,31 @@ impl Call {
         reported(set, entry, desc, marks, report);
         self.ours = true;
         self.push(epoll_event { events: report, u64: entry.data.load(Relaxed) });
-        let once = entry.events.load(Relaxed) & (EPOLLET | EPOLLONESHOT);
-        entry.place.store(if once == 0 { set.next_place() } else { 0 }, Relaxed);
-        if once & EPOLLONESHOT != 0 {
-            if desc.kind() == Kind::Epoll {
-                pause(self.epfd, fd, entry);
-            }
-            drain_fired(set, fd, entry);
+        let asked = entry.events.load(Relaxed);
+        if asked & (EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE) == 0 {
+            entry.place.store(set.next_place(), Relaxed);
+        } else {
+            self.note_told(fd, entry, desc, asked);
         }
         if set.hot_last.load(Relaxed) != fd {
             set.make_cold(entry);
             set.make_hot(fd, entry);
+        }
+    }
+
+    /// Notes of a member that is not told of again as long as it is ready, or not to everybody, that it was told.
+    #[inline]
+    fn note_told(&mut self, fd: i32, entry: &Entry, desc: &Desc, asked: u32) {
+        let is_once = asked & (EPOLLET | EPOLLONESHOT) != 0;
+        entry.place.store(if is_once { 0 } else { self.set.next_place() }, Relaxed);
+        if asked & EPOLLEXCLUSIVE != 0 {
+            self.may_be_awaited |= is_watched_elsewhere(entry);
+        }
+        if asked & EPOLLONESHOT != 0 {
+            if desc.kind() == Kind::Epoll {
+                pause(self.epfd, fd, entry);
+            }
+            drain_fired(self.set, fd, entry);
         }
     }
 
@@ -404,9 +415,22 @@ impl Call {
         self.filled += 1;
     }
 
-    /// Ends the call: if other threads sleep on the set, what stays hot is armed for them.
+    /// Ends the call.
+    #[inline]
     fn leave(&mut self) -> usize {
-        if self.set.sleepers.load(Relaxed) != 0 {
+        if self.may_be_awaited || self.set.sleepers.load(Relaxed) != 0 {
+            self.arm_behind();
+        }
+        self.filled
+    }
+
+    /// If others sleep, what stays hot is armed for them.
+    #[inline(never)]
+    fn arm_behind(&self) {
+        if self.may_be_awaited {
+            arm_exclusive(self.set, self.number);
+        }
+        if may_somebody_sleep(self.set) {
             let (armed, untold) = cool_behind(self.epfd, self.set, self.number);
             if untold || armed == Armed::Ready && self.filled == self.max {
                 // There was more than this call had room for, or has come since: as the kernel does, wake the next
@@ -414,7 +438,6 @@ impl Call {
                 wake_sleeper(self.epfd, self.set);
             }
         }
-        self.filled
     }
 }
 

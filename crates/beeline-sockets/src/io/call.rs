@@ -1,14 +1,14 @@
 //! What calls that send and calls that receive have in common.
 
-use crate::app_memory::bogus;
+use crate::app_memory::{bogus, is_beyond};
 use crate::desc::{Desc, Kind};
 use crate::{Outcome, table};
 
 /// The most that one call moves, as in the kernel (`MAX_RW_COUNT`, read(2)).
 pub(super) const TRANSFER_MAX: usize = 0x7FFF_F000;
 
-/// Checks an iovec array as the kernel does: `EINVAL` for a count beyond `IOV_MAX` or lengths beyond `SSIZE_MAX`,
-/// `EFAULT` for addresses that cannot be an app's.
+/// Checks an iovec array as the kernel does before anything else: `EINVAL` for a count beyond `IOV_MAX` or lengths
+/// beyond `SSIZE_MAX`, `EFAULT` for addresses that cannot be an app's.
 ///
 /// # Safety
 /// `parts` must point to `count` iovecs unless it is nonsense.
@@ -33,11 +33,17 @@ pub(super) unsafe fn check_iovecs<'a>(
             return Err(Outcome::fail(libc::EINVAL));
         }
         total = total.saturating_add(part.iov_len).min(TRANSFER_MAX);
-        if bogus(part.iov_base as usize, part.iov_len) {
+        if is_beyond(part.iov_base as usize, part.iov_len) {
             return Err(Outcome::fail(libc::EFAULT));
         }
     }
     Ok((parts, total))
+}
+
+/// The first of the parts at which nothing can be. The kernel finds that when it comes to it.
+#[inline]
+pub(super) fn first_bogus(parts: &[libc::iovec], is_bogus: impl Fn(usize, usize) -> bool) -> Option<usize> {
+    parts.iter().position(|part| is_bogus(part.iov_base as usize, part.iov_len))
 }
 
 /// The lane that `fd` leads to, and the checked iovecs of a call on it.

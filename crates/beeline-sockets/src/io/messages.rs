@@ -5,11 +5,11 @@ use beeline_lane::Sink;
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::ancillary::Control;
-use super::call::{check_iovecs, not_a_lane, sane};
+use super::call::{check_iovecs, first_bogus, not_a_lane, sane};
 use super::receive::receive_iovecs;
 use super::send::send_iovecs;
 use super::{urgent, zerocopy};
-use crate::app_memory::bogus;
+use crate::app_memory::{bogus, is_bogus_room};
 use crate::ending::observe;
 use crate::{Errno, Outcome, control, guards, kernel, table, wait};
 
@@ -78,8 +78,22 @@ pub unsafe fn sendmmsg(fd: i32, messages: *mut libc::mmsghdr, count: u32, flags:
             _ => break,
         }
         done += 1;
+        // What comes after a message that was sent in part would stand in the middle of the stream.
+        // SAFETY: the caller guarantees it.
+        if (entry.msg_len as usize) < unsafe { length_of(&entry.msg_hdr) } {
+            break;
+        }
     }
     Outcome::Done(done)
+}
+
+/// How many bytes of a message that was sent a call would have sent at most.
+///
+/// # Safety
+/// `message` must be valid as for sendmsg(2).
+unsafe fn length_of(message: &libc::msghdr) -> usize {
+    // SAFETY: the caller guarantees it; nonsense is refused.
+    unsafe { check_iovecs(message.msg_iov, message.msg_iovlen) }.map_or(0, |(_, total)| total)
 }
 
 /// `recvmsg(2)`. A stream has no address here, and no ancillary data but what `TCP_INQ` and `MSG_ERRQUEUE` give.
@@ -113,6 +127,9 @@ pub unsafe fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> Outcom
         // SAFETY: the caller guarantees it; `check_iovecs` refuses nonsense.
         match unsafe { check_iovecs(header.msg_iov, header.msg_iovlen) } {
             Err(outcome) => outcome,
+            Ok((parts, _)) if flags & libc::MSG_TRUNC == 0 && first_bogus(parts, is_bogus_room).is_some() => {
+                Outcome::fail(libc::EFAULT)
+            }
             Ok((parts, _)) => {
                 // SAFETY: each iovec's buffer is writable, as the caller guarantees.
                 let sinks = parts.iter().map(|part| unsafe { Sink::from_raw(part.iov_base.cast(), part.iov_len) });
@@ -197,6 +214,9 @@ pub unsafe fn recvmmsg(
             if left_ns == 0 {
                 break;
             }
+        }
+        if entry.msg_hdr.msg_flags & libc::MSG_OOB != 0 {
+            break;
         }
     }
     Outcome::Done(done)

@@ -7,8 +7,8 @@
 //!    held nothing. All of this happens under the rx lock.
 //! 3. The side says that it holds something in a word at which the quick path looks anyway. Then each receive takes the
 //!    full path, and takes from the store what the store has. When that is read nothing is held any more.
-//! 4. A peek shows no more than the store has room for. Without memory for it, or a file (descriptors were short),
-//!    nothing is held: there a peek shows what is in the ring at that moment.
+//! 4. What the store has no room for is not held, as the rings of a connection may be larger, and nothing without
+//!    memory for it, or a file (descriptors were short): there a peek shows what is in the ring at that moment.
 //! 5. How many bytes are unread is what the ring says, and so is where an urgent byte stands. The peer may change that
 //!    as it may send or not.
 
@@ -17,11 +17,12 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::{Bells, Fault, Sink};
 use beeline_shm::{STORE_BYTES, SideMemory};
 
+use super::part::with_part;
 use crate::desc::RxGuard;
 use crate::side::SideState;
 
-/// Bytes copied at a time; on the stack of the caller's thread.
-const PART_BYTES: usize = 4096;
+/// A store that held more than this is given back when all is read.
+const KEPT_BYTES: usize = 4096;
 
 /// Copies unread bytes from `offset` on, as [`beeline_lane::Reader::peek`] does: held ones from the store. Returns how
 /// many.
@@ -37,18 +38,22 @@ pub(super) fn copy_unread(guard: &RxGuard, offset: usize, bytes: &mut [u8]) -> R
 
 /// Peeks: copies unread bytes from `offset` on into `sink`, and holds them. Returns how many.
 #[cold]
-pub(super) fn peek(guard: &RxGuard, offset: usize, mut sink: Sink<'_>) -> Result<usize, Fault> {
-    let mut part = [0; PART_BYTES];
-    let mut shown = 0;
+pub(super) fn peek(guard: &RxGuard, offset: usize, sink: Sink<'_>) -> Result<usize, Fault> {
+    with_part(|part| peek_by(guard, offset, sink, part))
+}
+
+fn peek_by(guard: &RxGuard, offset: usize, mut sink: Sink<'_>, part: &mut [u8]) -> Result<usize, Fault> {
+    let (mut shown, mut holds) = (0usize, true);
     while !sink.is_empty() {
-        let room = PART_BYTES.min(sink.len());
+        let room = part.len().min(sink.len());
         let offset = offset.saturating_add(shown);
         let found = copy_unread(guard, offset, part.get_mut(..room).unwrap_or_default())?;
-        let known = held_at(guard.side, first(guard, offset)).min(found);
-        let held = hold(guard, first(guard, offset), part.get(..found).unwrap_or_default(), known);
-        sink.split_front(held).fill_from(part.get(..held).unwrap_or_default());
-        shown = shown.saturating_add(held);
-        if held < PART_BYTES {
+        let bytes = part.get(..found).unwrap_or_default();
+        // What follows on something that is not held cannot be held, either: the store has no gaps.
+        holds = holds && hold(guard, first(guard, offset), bytes);
+        sink.split_front(found).fill_from(bytes);
+        shown = shown.saturating_add(found);
+        if found < part.len() {
             break;
         }
     }
@@ -57,19 +62,23 @@ pub(super) fn peek(guard: &RxGuard, offset: usize, mut sink: Sink<'_>) -> Result
 
 /// Reads while something is held, as [`beeline_lane::Reader::read`] does.
 #[cold]
-pub(super) fn read(guard: &RxGuard, mut sink: Sink<'_>, bells: &impl Bells) -> Result<usize, Fault> {
+pub(super) fn read(guard: &RxGuard, sink: Sink<'_>, bells: &impl Bells) -> Result<usize, Fault> {
+    with_part(|part| read_by(guard, sink, bells, part))
+}
+
+fn read_by(guard: &RxGuard, mut sink: Sink<'_>, bells: &impl Bells, part: &mut [u8]) -> Result<usize, Fault> {
     let (side, mut taken) = (guard.side, 0usize);
-    let mut part = [0; PART_BYTES];
     while !sink.is_empty() {
         let head = side.rx.head();
         let held = held_at(side, head);
         let count = if held != 0 {
             let Some((bound, _)) = guard.reader().readable()? else { break };
-            let count = held.min(bound as usize).min(sink.len()).min(PART_BYTES);
+            let count = held.min(bound as usize).min(sink.len()).min(part.len());
             let bytes = part.get_mut(..count).unwrap_or_default();
             load(guard, head, bytes);
-            guard.reader().skip(count, bells)?;
+            // A handler of a fault may jump out of the copy: then nothing was read.
             sink.split_front(count).fill_from(bytes);
+            guard.reader().skip(count, bells)?;
             count
         } else {
             // What is held may begin later, behind an urgent byte.
@@ -126,12 +135,12 @@ fn held_at(side: &SideState, count: u32) -> usize {
     if length > STORE_BYTES { 0 } else { length.saturating_sub(place) }
 }
 
-/// Holds `bytes`, which begin with this count; the first `known` of them are held already. Returns how many are to be
-/// shown.
-fn hold(guard: &RxGuard, count: u32, bytes: &[u8], known: usize) -> usize {
+/// Holds `bytes`, which begin with this count. Whether all of them are held.
+fn hold(guard: &RxGuard, count: u32, bytes: &[u8]) -> bool {
     let side = guard.side;
-    let Some(fresh) = bytes.get(known..).filter(|fresh| !fresh.is_empty()) else { return bytes.len() };
-    let Some(memfd) = guard.desc.side_memfd() else { return bytes.len() };
+    let known = held_at(side, count).min(bytes.len());
+    let Some(fresh) = bytes.get(known..).filter(|fresh| !fresh.is_empty()) else { return true };
+    let Some(memfd) = guard.desc.side_memfd() else { return false };
     let begins = count.wrapping_add(known as u32);
     if !side.holds_peeked() || side.peeked_to.load(Relaxed) != begins {
         side.peeked_from.store(begins, Relaxed);
@@ -143,37 +152,31 @@ fn hold(guard: &RxGuard, count: u32, bytes: &[u8], known: usize) -> usize {
         place = begins.wrapping_sub(side.peeked_from.load(Relaxed)) as usize;
     }
     let length = fresh.len().min(STORE_BYTES.saturating_sub(place));
-    if length == 0 {
-        return known;
-    }
-    if !SideMemory::store(memfd, place, fresh.get(..length).unwrap_or_default()) {
-        return bytes.len();
+    if length == 0 || !SideMemory::store(memfd, place, fresh.get(..length).unwrap_or_default()) {
+        return false;
     }
     side.peeked_to.store(begins.wrapping_add(length as u32), Relaxed);
     side.hold_peeked(true);
-    known.saturating_add(length)
-}
-
-/// Whether a peek shows no more because the store is full.
-pub(super) fn is_full(side: &SideState) -> bool {
-    let length = side.peeked_to.load(Relaxed).wrapping_sub(side.peeked_from.load(Relaxed));
-    side.holds_peeked() && length as usize == STORE_BYTES
+    length == fresh.len()
 }
 
 /// Makes room in the store: what is held and unread moves to its start.
 fn move_up(guard: &RxGuard, memfd: i32) {
+    with_part(|part| move_up_by(guard, memfd, part));
+}
+
+fn move_up_by(guard: &RxGuard, memfd: i32, part: &mut [u8]) {
     let side = guard.side;
     let (from, to, head) = (side.peeked_from.load(Relaxed), side.peeked_to.load(Relaxed), side.rx.head());
     let read = head.wrapping_sub(from) as usize;
     let length = to.wrapping_sub(head) as usize;
-    let mut part = [0; PART_BYTES];
     // Only into room that is free already: a holder that dies in between leaves all in its place.
     if read < length || length > STORE_BYTES {
         return;
     }
     let mut moved = 0;
     while moved < length {
-        let bytes = part.get_mut(..PART_BYTES.min(length - moved)).unwrap_or_default();
+        let bytes = part.split_at_mut(part.len().min(length - moved)).0;
         if !SideMemory::load(memfd, read.saturating_add(moved), bytes) || !SideMemory::store(memfd, moved, bytes) {
             return;
         }
@@ -199,7 +202,7 @@ fn settle(guard: &RxGuard) {
     let left = to.wrapping_sub(side.rx.head()) as usize;
     if left == 0 || left > STORE_BYTES.saturating_mul(2) {
         side.hold_peeked(false);
-        if to.wrapping_sub(from) as usize > PART_BYTES
+        if to.wrapping_sub(from) as usize > KEPT_BYTES
             && let Some(memfd) = guard.desc.side_memfd()
         {
             SideMemory::discard_store(memfd);

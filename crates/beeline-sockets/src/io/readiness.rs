@@ -24,7 +24,8 @@ pub(crate) fn receive_over(side: &SideState) -> bool {
     side.is(state::PEER_FIN | state::RESET | state::SHUT_RD)
 }
 
-/// Unread bytes without the lock: a hint, as another reader may be at work. Nonsense counts as some.
+/// Unread bytes without the lock: a hint, as another reader may be at work. Nonsense counts as some, for whoever looks
+/// whether there is anything; how much it says is told to nobody.
 #[inline]
 pub(crate) fn unread_hint(desc: &Desc, side: &SideState) -> u32 {
     desc.lane().cursor(desc.end().peer()).tail.wrapping_sub(side.rx.head())

@@ -4,12 +4,13 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{Fault, LaneMemory, Reader, Sink};
 
-use super::call::{TRANSFER_MAX, lane_and_iovecs, left, moves_nothing, not_a_lane};
+use super::call::{TRANSFER_MAX, first_bogus, lane_and_iovecs, left, moves_nothing, not_a_lane};
 use super::faults::fault;
+use super::readiness::unread_hint;
 use super::receiving::receive_pinned;
 use super::{urgent, zerocopy};
 use crate::anchor::Anchor;
-use crate::app_memory::{bogus, is_some};
+use crate::app_memory::{is_beyond, is_bogus_room, is_room};
 use crate::desc::Desc;
 use crate::ending::Next;
 use crate::side::SideState;
@@ -35,8 +36,10 @@ pub unsafe fn read(fd: i32, buffer: *mut u8, length: usize) -> Outcome {
 /// As for [`recv`].
 #[inline]
 pub unsafe fn read_in_full(fd: i32, buffer: *mut u8, length: usize) -> Outcome {
-    if length == 0 && table::get(fd).is_some_and(Desc::is_lane) {
-        return Outcome::OK;
+    let is_beyond = is_beyond(buffer as usize, length);
+    if (length == 0 || is_beyond) && table::get(fd).is_some_and(Desc::is_lane) {
+        // vfs_read() looks at the length before it cuts it to what one call moves.
+        return if is_beyond { Outcome::fail(libc::EFAULT) } else { Outcome::OK };
     }
     // SAFETY: forwarded from the caller.
     unsafe { recv_in_full(fd, buffer, length, 0) }
@@ -70,7 +73,7 @@ const PLAIN: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 pub unsafe fn recv_at_once(fd: i32, buffer: *mut u8, length: usize, flags: i32) -> usize {
     let Some(place) = Place::of(fd) else { return 0 };
     let Some(desc) = place.desc() else { return 0 };
-    if flags & !PLAIN != 0 || !is_some(buffer as usize, length) {
+    if flags & !PLAIN != 0 || !is_room(buffer as usize, length) {
         return 0;
     }
     let Some(guard) = desc.lock_rx_alone() else { return 0 };
@@ -139,7 +142,7 @@ pub unsafe fn recv_in_full(fd: i32, buffer: *mut u8, length: usize, flags: i32) 
         return not_a_lane(desc);
     }
     let length = length.min(TRANSFER_MAX);
-    if bogus(buffer as usize, length) && flags & libc::MSG_TRUNC == 0 {
+    if is_bogus_room(buffer as usize, length) && flags & libc::MSG_TRUNC == 0 {
         return receive_nowhere(fd, desc, flags);
     }
     // SAFETY: forwarded from the caller.
@@ -238,9 +241,27 @@ pub(super) unsafe fn receive_iovecs(
         Ok(checked) => checked,
         Err(outcome) => return outcome,
     };
+    let (parts, total) = match first_bogus(parts, is_bogus_room) {
+        Some(bad) if flags & libc::MSG_TRUNC == 0 => {
+            let before = parts.get(..bad).unwrap_or_default();
+            let room = before.iter().map(|part| part.iov_len).sum();
+            if reaches_beyond(fd, desc, room) {
+                return receive_nowhere(fd, desc, flags);
+            }
+            (before, total.min(room))
+        }
+        _ => (parts, total),
+    };
     // SAFETY: each iovec's buffer is writable, as the caller guarantees.
     let sinks = parts.iter().map(|part| unsafe { Sink::from_raw(part.iov_base.cast(), part.iov_len) });
     receive_parts(fd, desc, flags, total, sinks, ended)
+}
+
+/// Whether a receive with room for so many bytes before a part at which nothing can be comes to that part.
+#[cold]
+fn reaches_beyond(fd: i32, desc: &'static Desc, room: usize) -> bool {
+    let Some(pin) = guards::pin(fd, desc).filter(|_| desc.is_lane()) else { return false };
+    room == 0 || unread_hint(pin.desc(), pin.desc().side()) as usize > room
 }
 
 /// Receives into the sinks one after the other as one call. `ended` is as in [`receive_iovecs`].

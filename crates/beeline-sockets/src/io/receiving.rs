@@ -29,6 +29,8 @@ struct Receiving<'p, 'a, I> {
     given: i32,
     pin: &'p Pin,
     flags: i32,
+    /// As the kernel, a call asks once whether it may wait: whoever sets `O_NONBLOCK` meanwhile means later ones.
+    may_block: bool,
     total: usize,
     /// The present sink, of which some may be filled, and those after it.
     present: Sink<'a>,
@@ -48,7 +50,9 @@ pub(super) fn receive_pinned<'a>(
     sinks: impl Iterator<Item = Sink<'a>>,
 ) -> Outcome {
     let present = Sink::from(&mut [][..]);
-    let mut receiving = Receiving { given, pin, flags, total, present, sinks, got: 0, patience: None };
+    let desc = pin.desc();
+    let may_block = desc.is_lane() && desc.side().may_block(flags);
+    let mut receiving = Receiving { given, pin, flags, may_block, total, present, sinks, got: 0, patience: None };
     loop {
         if let Break(outcome) = receiving.step() {
             return outcome;
@@ -114,9 +118,6 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
         {
             return step;
         }
-        if self.peeks() && self.got != 0 && peeked::is_full(side) {
-            return self.done();
-        }
         let wanted = if self.flags & libc::MSG_WAITALL != 0 {
             self.total
         } else {
@@ -143,19 +144,18 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
     /// ([`Portion`](crate::desc::Portion)).
     #[cold]
     fn has_had_its_portion(&self, desc: &Desc, side: &SideState, tail: u32) -> bool {
-        let may_block = side.may_block(self.flags);
         let is_plain = self.flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) == 0 && side.rcv_lowat() == 0;
         let is_told = desc.entries.load(Relaxed) == 1 && !desc.shared.load(Relaxed);
         let ended = desc.lane().flags(desc.end().peer()) & (lane_flags::FIN | lane_flags::CLOSED) != 0;
         let sends_on = !ended && side.error.load(Relaxed) == 0 && !desc.peer_was_near();
-        desc.portion.end(tail) && self.got == 0 && self.total != 0 && !may_block && is_plain && is_told && sends_on
+        desc.portion.end(tail) && self.got == 0 && self.total != 0 && !self.may_block && is_plain && is_told && sends_on
     }
 
     /// Whether to nap once more while another process has the direction.
     fn may_nap(&mut self, held_up: &mut HeldUp, naps: u32) -> bool {
         let side = self.pin.desc().side();
         let patience = self.patience.get_or_insert_with(|| Patience::timeout(side.rcv_timeout_ns.load(Relaxed)));
-        held_up.goes_on(patience, !side.may_block(self.flags), naps)
+        held_up.goes_on(patience, !self.may_block, naps)
     }
 
     /// Fills sinks with what is there, up to an urgent byte.
@@ -171,7 +171,9 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
                 continue;
             }
             let room = self.present.len();
-            let moved = if peeking {
+            let moved = if peeking && skipping {
+                guard.reader().unread_from(self.got).map(|count| count.min(room))
+            } else if peeking {
                 peeked::peek(guard, self.got, self.present.again())
             } else if skipping {
                 peeked::skip(guard, room, anchor)
@@ -227,7 +229,7 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
     fn wait(&mut self, fd: i32, guard: RxGuard) -> ControlFlow<Outcome> {
         let (desc, side) = (self.pin.desc(), guard.side);
         let pending = side.error.load(Relaxed) != 0;
-        if pending || !side.may_block(self.flags) {
+        if pending || !self.may_block {
             if self.got != 0 {
                 return self.done();
             }
@@ -251,7 +253,12 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
         drop(guard);
         match wait_readable(self.given, self.pin, since, patience) {
             Waited::Handled if self.got != 0 => self.done(),
-            Waited::Again | Waited::Handled => Continue(()),
+            Waited::Handled => {
+                // The kernel begins such a call again.
+                self.may_block = side.may_block(self.flags);
+                Continue(())
+            }
+            Waited::Again => Continue(()),
             Waited::Kernel => Break(left(self.given, desc, self.got)),
             Waited::Stop(_) if self.got != 0 => self.done(),
             Waited::Stop(outcome) => Break(outcome),

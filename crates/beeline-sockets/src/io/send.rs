@@ -4,11 +4,11 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{Source, Writer};
 
-use super::call::{TRANSFER_MAX, lane_and_iovecs, left, moves_nothing, not_a_lane};
+use super::call::{TRANSFER_MAX, first_bogus, lane_and_iovecs, left, moves_nothing, not_a_lane};
 use super::sending::send_pinned;
 use super::zerocopy;
 use crate::anchor::Anchor;
-use crate::app_memory::{bogus, is_some};
+use crate::app_memory::{bogus, is_beyond, is_some, readable_bytes};
 use crate::bulk::BULK_BYTES;
 use crate::desc::Desc;
 use crate::side::{SideState, state};
@@ -22,7 +22,7 @@ use crate::{Outcome, guards};
 const SENDS_PER_LOOK: u32 = 8;
 const LOOK_TICKS: u64 = 12_500_000;
 
-/// `send(2)`, and `write(2)` with `flags` 0.
+/// `send(2)`.
 ///
 /// # Safety
 /// `buffer` must be readable for `length` bytes, as for send(2).
@@ -78,6 +78,33 @@ fn send_locked(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) -
     true
 }
 
+/// `write(2)`: as [`send`] without flags, but for a length that nobody can have meant.
+///
+/// # Safety
+/// As for [`send`].
+pub unsafe fn write(fd: i32, buffer: *const u8, length: usize) -> Outcome {
+    // SAFETY: forwarded from the caller.
+    match unsafe { send_at_once(fd, buffer, length, 0) } {
+        // SAFETY: as above.
+        0 => unsafe { write_in_full(fd, buffer, length) },
+        sent => Outcome::Done(sent as isize),
+    }
+}
+
+/// [`write`] where [`send_at_once`] did nothing.
+///
+/// # Safety
+/// As for [`send`].
+#[inline]
+pub unsafe fn write_in_full(fd: i32, buffer: *const u8, length: usize) -> Outcome {
+    // vfs_write() looks at the length before it cuts it to what one call moves.
+    if is_beyond(buffer as usize, length) && table::get(fd).is_some_and(Desc::is_lane) {
+        return Outcome::fail(libc::EFAULT);
+    }
+    // SAFETY: forwarded from the caller.
+    unsafe { send_in_full(fd, buffer, length, 0) }
+}
+
 /// [`send`] where [`send_at_once`] did nothing.
 ///
 /// # Safety
@@ -89,7 +116,15 @@ pub unsafe fn send_in_full(fd: i32, buffer: *const u8, length: usize, flags: i32
     if !desc.is_lane() {
         return not_a_lane(desc);
     }
-    let length = length.min(TRANSFER_MAX);
+    let is_nonsense = is_beyond(buffer as usize, length);
+    let mut length = length.min(TRANSFER_MAX);
+    if is_nonsense && !is_beyond(buffer as usize, length) {
+        // TCP takes what there is.
+        length = readable_bytes(buffer as usize, length);
+        if length == 0 {
+            return send_nothing(fd, desc, flags);
+        }
+    }
     if bogus(buffer as usize, length) {
         return send_nothing(fd, desc, flags);
     }
@@ -150,6 +185,9 @@ pub(super) unsafe fn send_iovecs(fd: i32, parts: *const libc::iovec, count: usiz
         Ok(checked) => checked,
         Err(outcome) => return outcome,
     };
+    if first_bogus(parts, bogus).is_some() {
+        return Outcome::fail(libc::EFAULT);
+    }
     if parts.len() > 1 && total <= GATHERED_BYTES {
         // SAFETY: forwarded from the caller; the parts have been checked.
         return unsafe { send_gathered(fd, parts, flags) };

@@ -37,6 +37,8 @@ struct Sending<'p, 'a, I> {
     given: i32,
     pin: &'p Pin,
     flags: i32,
+    /// As the kernel, a call asks once whether it may wait: whoever sets `O_NONBLOCK` meanwhile means later ones.
+    may_block: bool,
     parts: Parts<'a, I>,
     /// Begun when the call has to wait.
     patience: Option<Patience>,
@@ -84,6 +86,7 @@ pub(super) fn send_part<'a>(
         given,
         pin,
         flags,
+        may_block: desc.is_lane() && desc.side().may_block(flags),
         parts: Parts { present: Source::from(&[][..]), rest: sources, total, sent: 0 },
         patience: None,
         naps: Wait::default(),
@@ -168,7 +171,7 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
     fn may_nap(&mut self, held_up: &mut HeldUp, naps: u32) -> bool {
         let side = self.pin.desc().side();
         let patience = self.patience.get_or_insert_with(|| Patience::timeout(side.snd_timeout_ns.load(Relaxed)));
-        held_up.goes_on(patience, !side.may_block(self.flags), naps)
+        held_up.goes_on(patience, !self.may_block, naps)
     }
 
     /// Another process is writing. No lock is held.
@@ -260,7 +263,7 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
     /// There was no room for all: what a call returns that must not block, or a wait.
     fn some_sent(&mut self, fd: i32, guard: TxGuard) -> ControlFlow<Outcome> {
         let (desc, side, sent) = (self.pin.desc(), guard.side, self.parts.sent);
-        if !side.may_block(self.flags) {
+        if !self.may_block {
             if self.bulk.is_some() && sent >= BULK_BYTES {
                 desc.bulk.sent(desc.lane().ring_bytes(), sent, ticks().wrapping_sub(self.began));
             }
@@ -285,7 +288,12 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
         drop(guard);
         match wait_writable(self.given, self.pin, patience) {
             Waited::Handled if has_moved => self.stopped(Outcome::OK),
-            Waited::Again | Waited::Handled => Continue(()),
+            Waited::Handled => {
+                // The kernel begins such a call again.
+                self.may_block = side.may_block(self.flags);
+                Continue(())
+            }
+            Waited::Again => Continue(()),
             Waited::Kernel => Break(self.left()),
             Waited::Stop(outcome) => self.stopped(outcome),
         }
@@ -338,7 +346,7 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
             }
         }
         let side = desc.side();
-        if !side.may_block(self.flags) {
+        if !self.may_block {
             return false;
         }
         if is_short {

@@ -6,7 +6,6 @@
 //! 2. Both happen under the lock of the direction, with pipe calls that never wait ([`Pipe`]).
 //! 3. Waiting is done before, with no lock held: for the pipe first, as the kernel does, then for the lane.
 
-use core::mem::MaybeUninit;
 use core::ops::ControlFlow::{Break, Continue};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -17,6 +16,7 @@ use super::blocking::{Waited, wait_readable, wait_writable};
 use super::call::{TRANSFER_MAX, left};
 use super::dead;
 use super::faults::fault;
+use super::part::with_part;
 use super::peeked;
 use super::pipe::Pipe;
 use super::readiness::receive_over;
@@ -31,9 +31,6 @@ use crate::ending::{Next, observe};
 use crate::side::{SideState, state};
 use crate::wait::{Patience, Woken};
 use crate::{Errno, Outcome, guards, kernel, table};
-
-/// Bytes moved at a time; on the stack of the caller's thread.
-const PART_BYTES: usize = 16 * 1024;
 
 /// The flags that splice(2) knows.
 const SPLICE_FLAGS: u32 = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
@@ -67,7 +64,7 @@ pub unsafe fn sendfile(out_fd: i32, in_fd: i32, offset: *mut i64, count: usize) 
     // As in the kernel, the call is about the connection that it began with, whatever becomes of the number.
     let Some(desc) = table::get(out_fd) else { return Outcome::Kernel };
     let Some(pin) = guards::pin(out_fd, desc) else { return left(out_fd, desc, 0) };
-    let (done, outcome) = pin.while_waiting(|| file.send(out_fd, &pin));
+    let (done, outcome) = pin.while_waiting(|| with_part(|part| file.send(out_fd, &pin, part)));
     match given {
         Some(offset) => *offset = start + done as i64,
         None => {
@@ -88,11 +85,10 @@ struct File {
 
 impl File {
     /// Sends it part by part: how much was sent, and what the call returns if that is nothing.
-    fn send(&self, given: i32, pin: &Pin) -> (usize, Outcome) {
-        let mut buffer = [const { MaybeUninit::<u8>::uninit() }; PART_BYTES];
+    fn send(&self, given: i32, pin: &Pin, buffer: &mut [u8]) -> (usize, Outcome) {
         let mut done = 0usize;
         while done < self.count {
-            let want = PART_BYTES.min(self.count - done);
+            let want = buffer.len().min(self.count - done);
             let args = [self.fd as usize, buffer.as_mut_ptr() as usize, want, self.start as usize + done, 0, 0];
             // SAFETY: the buffer is live and `want` long.
             let read = match unsafe { call(libc::SYS_pread64, args) } {
@@ -219,8 +215,14 @@ pub unsafe fn splice(
     }
     let nonblocking = flags & libc::SPLICE_F_NONBLOCK != 0 || pipe_flags & libc::O_NONBLOCK != 0;
     let count = count.min(TRANSFER_MAX);
-    match if out_of_lane { into_pipe(from, to, count, nonblocking) } else { out_of_pipe(from, to, count, nonblocking) }
-    {
+    let moved = with_part(|part| {
+        if out_of_lane {
+            into_pipe(from, to, count, nonblocking, part)
+        } else {
+            out_of_pipe(from, to, count, nonblocking, part)
+        }
+    });
+    match moved {
         Ok(moved) => Outcome::Done(moved as isize),
         Err(outcome) => outcome,
     }
@@ -239,8 +241,9 @@ fn wait_for_pipe(pipe: i32, events: i16, nonblocking: bool) -> Result<i16, Outco
     loop {
         let mut fds = [libc::pollfd { fd: pipe, events, revents: 0 }];
         match patience.sleep(&mut fds, None) {
-            Woken::Ready(_) => return Ok(fds[0].revents),
-            Woken::Signal { restart: true } | Woken::TimedOut => {}
+            Woken::Ready(_) if fds[0].revents != 0 => return Ok(fds[0].revents),
+            // It polls, or was only woken to look after something else.
+            Woken::Ready(_) | Woken::Signal { restart: true } | Woken::TimedOut => {}
             Woken::Signal { restart: false } => return Err(Outcome::fail(libc::EINTR)),
             Woken::Failed(errno) => return Err(Outcome::Fail(errno)),
         }
@@ -269,11 +272,10 @@ fn unread_pipe() -> Outcome {
 }
 
 /// From a lane into a pipe: `tcp_splice_read` (Linux net/ipv4/tcp.c) after `wait_for_space` (fs/splice.c).
-fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<usize, Outcome> {
+fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool, buffer: &mut [u8]) -> Result<usize, Outcome> {
     let desc = table::get(given).ok_or(Outcome::Kernel)?;
     let Some(pin) = guards::pin(given, desc) else { return Err(left(given, desc, 0)) };
     let mut patience: Option<Patience> = None;
-    let mut buffer = [0u8; PART_BYTES];
     let mut end = Pipe::new(pipe);
     let mut moved = 0;
     loop {
@@ -291,7 +293,7 @@ fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<u
             drop(guard);
             return if moved != 0 { Ok(moved) } else { at_urgent_byte(desc, side) };
         }
-        let want = PART_BYTES.min(count - moved);
+        let want = buffer.len().min(count - moved);
         let found = match peeked::copy_unread(&guard, 0, &mut buffer[..want]) {
             Ok(found) => found,
             Err(failure) => {
@@ -351,11 +353,10 @@ fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool) -> Result<u
 }
 
 /// From a pipe into a lane: `splice_to_socket` (Linux fs/splice.c).
-fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool) -> Result<usize, Outcome> {
+fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool, buffer: &mut [u8]) -> Result<usize, Outcome> {
     let desc = table::get(given).ok_or(Outcome::Kernel)?;
     let Some(pin) = guards::pin(given, desc) else { return Err(left(given, desc, 0)) };
     let mut patience: Option<Patience> = None;
-    let mut buffer = [0u8; PART_BYTES];
     let mut end = Pipe::new(pipe);
     let mut moved = 0;
     while moved < count {
@@ -375,7 +376,7 @@ fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool) -> Result
         if broken || dead::peer_reads_no_more(&guard) {
             // Nothing is taken out of the pipe for an error; a peer that reads no more takes one part.
             drop(guard);
-            let part = match if broken { Ok(0) } else { take(&mut end, &mut buffer, count - moved) } {
+            let part = match if broken { Ok(0) } else { take(&mut end, buffer, count - moved) } {
                 Err(_) if moved != 0 => return Ok(moved),
                 taken => taken?,
             };
@@ -395,7 +396,7 @@ fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool) -> Result
             }
         };
         if free != 0 {
-            let part = match take(&mut end, &mut buffer, free.min(count - moved)) {
+            let part = match take(&mut end, buffer, free.min(count - moved)) {
                 Err(_) if moved != 0 => return Ok(moved),
                 taken => taken?,
             };
@@ -429,7 +430,7 @@ fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool) -> Result
 }
 
 /// Takes what the pipe holds, up to `most` bytes.
-fn take(pipe: &mut Pipe, buffer: &mut [u8; PART_BYTES], most: usize) -> Result<usize, Outcome> {
-    let part = PART_BYTES.min(most);
+fn take(pipe: &mut Pipe, buffer: &mut [u8], most: usize) -> Result<usize, Outcome> {
+    let part = buffer.len().min(most);
     pipe.take(&mut buffer[..part]).map_err(Outcome::Fail)
 }

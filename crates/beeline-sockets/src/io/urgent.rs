@@ -72,7 +72,9 @@ pub(super) fn poll_mask(desc: &Desc, side: &SideState) -> i16 {
 /// `FIONREAD`, as tcp_inq(): only what comes before an urgent byte.
 pub(crate) fn unread(desc: &Desc, side: &SideState) -> u32 {
     if desc.lane().flags(desc.end().peer()) & flags::URGENT == 0 {
-        return super::readiness::unread_hint(desc, side);
+        let unread = super::readiness::unread_hint(desc, side);
+        // More than a ring holds is what the peer claims, which the next read finds, or another reader was at work.
+        return if unread <= desc.lane().ring_bytes() { unread } else { 0 };
     }
     let view = view(desc, side);
     match view.mark {

@@ -12,9 +12,10 @@
 //!    whatever call it is asked to, which is how Go does it.
 //! 2. liburing and rings that are there already ([`rings`]).
 //!
-//! The C library, its dynamic linker and this library make calls for others and are left out ([`is_system`]). So is
-//! liburing. An object that stops and reads processes (ptrace(2)), as reporters of crashes and profilers of memory
-//! do, also reads, writes and closes files of its own; such calls mean nothing there ([`Carried::reason`]).
+//! The C library, its dynamic linker and this library make calls for others and are left out ([`is_system`]). So are
+//! liburing, and libaio where somebody needs it by name and so comes to our hook. An object that stops and reads
+//! processes (ptrace(2)), as reporters of crashes and profilers of memory do, also reads, writes and closes files of
+//! its own; such calls mean nothing there ([`Carried::reason`]).
 //!
 //! Not found are calls that are put together while the program runs, code that libc loads by itself later, and on other
 //! machines than x86-64 any calls in text.
@@ -175,24 +176,30 @@ struct Search {
     own: Option<Reason>,
     liburing: bool,
     needed: bool,
+    libaio: bool,
+    libaio_is_needed: bool,
     shared: Shared,
 }
 
 impl Search {
     fn new(shared: Shared) -> Self {
-        Self { own: None, liburing: false, needed: false, shared }
+        Self { own: None, liburing: false, needed: false, libaio: false, libaio_is_needed: false, shared }
     }
 
     fn reason(&self) -> Option<Reason> {
         let by_hand = self.liburing && !self.needed;
-        self.own.or(by_hand.then_some(Reason::IoUringCarried))
+        let libaio_by_hand = self.libaio && !self.libaio_is_needed;
+        self.own.or(by_hand.then_some(Reason::IoUringCarried)).or(libaio_by_hand.then_some(Reason::RawSystemCalls))
     }
 
     /// Looks at an object; at the text of one that is new.
     fn look_at(&mut self, object: &Object, is_new: bool) -> ControlFlow<()> {
         self.needed |= rings::needs_liburing(object);
+        self.libaio_is_needed |= rings::needs_libaio(object);
         if rings::is_liburing(object.name()) {
             self.liburing |= !is_new || carried(object).has_rings();
+        } else if rings::is_libaio(object.name()) {
+            self.libaio = true;
         } else if is_new && !is_system(object) {
             self.own = carried_by(object, &mut self.shared);
         }

@@ -36,7 +36,9 @@ pub use hide::hide;
 
 use super::image::Image;
 use crate::lock::exists;
-use crate::process::environment::{OPTIONS, PRELOAD, entries, entry, is_kept, last_part, options_variable, strings};
+use crate::process::environment::{
+    OPTIONS, PRELOAD, entries, entry, entry_path, is_kept, last_part, options_variable, strings,
+};
 use crate::process::{config, is_active};
 use crate::thread;
 
@@ -112,17 +114,15 @@ pub unsafe fn kept(list: List, image: Image) -> List {
 /// Whether the next program's dynamic linker will find the library: not after `chroot`, for example. A name that it
 /// looks for by itself is not judged, and behind a filter nothing can be asked.
 pub(super) fn is_there() -> bool {
-    let mut path = [0u8; libc::PATH_MAX as usize];
-    let entry = entry();
-    if entry.len() >= path.len() {
+    let (entry, path) = (entry(), entry_path());
+    if entry.len() >= libc::PATH_MAX as usize {
         return false;
     }
     if !entry.contains(&b'/') || entry.contains(&b'$') || !is_active() {
         return true;
     }
-    path.iter_mut().zip(entry).for_each(|(place, byte)| *place = *byte);
     let args = [libc::AT_FDCWD as usize, path.as_ptr() as usize, libc::R_OK as usize, 0, 0, 0];
-    // SAFETY: a path, which is shorter than its place, and plain numbers.
+    // SAFETY: a path, which ends in a zero, and plain numbers.
     unsafe { sys::call(libc::SYS_faccessat, args) }.is_ok()
 }
 

@@ -86,14 +86,24 @@ pub fn inspect(program: Program<'_>, path: Option<&[u8]>) -> Image {
             // What confstr(_CS_PATH) gives on glibc, which execvp uses when there is no PATH.
             for directory in path.unwrap_or(b"/bin:/usr/bin").split(|byte| *byte == b':') {
                 let slash: &[u8] = if directory.is_empty() { b"" } else { b"/" };
-                let Some(file) = Path::<PATH_BYTES>::of(&[directory, slash, name.to_bytes()]) else { continue };
-                if may_execute(file.as_c_str()) {
-                    return at(libc::AT_FDCWD, file.as_c_str(), SCRIPTS_MAX);
+                let parts = [directory, slash, name.to_bytes()];
+                // Nearly all are short, and the stack may be, too.
+                let is_short = parts.iter().map(|part| part.len()).sum::<usize>() < HEAD_BYTES;
+                let found = if is_short { found::<HEAD_BYTES>(&parts) } else { found::<PATH_BYTES>(&parts) };
+                if let Some(image) = found {
+                    return image;
                 }
             }
             Image::Takes
         }
     }
+}
+
+/// The program of this path, if there is one.
+#[inline(never)]
+fn found<const N: usize>(parts: &[&[u8]]) -> Option<Image> {
+    let path = Path::<N>::of(parts)?;
+    may_execute(path.as_c_str()).then(|| at(libc::AT_FDCWD, path.as_c_str(), SCRIPTS_MAX))
 }
 
 fn may_execute(file: &CStr) -> bool {

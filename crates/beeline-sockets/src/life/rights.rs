@@ -213,17 +213,17 @@ pub unsafe fn receive(
     let mut control = Control::empty();
     // SAFETY: valid, as the caller guarantees.
     let message = unsafe { &mut *message };
-    let (room, room_bytes) = (message.msg_control, message.msg_controllen);
-    if room.is_null() {
+    if message.msg_control.is_null() {
         return None;
     }
-    message.msg_control = control.address();
-    message.msg_controllen = CONTROL_BYTES as _;
-    let result = receive(message);
-    let came = *message;
-    message.msg_control = room;
-    message.msg_controllen = room_bytes as _;
+    // The app's own stays as it is until there is something to tell: the call may never return, as a handler may jump
+    // out of it, and its thread be cancelled.
+    let mut came = *message;
+    came.msg_control = control.address();
+    came.msg_controllen = CONTROL_BYTES as _;
+    let result = receive(&raw mut came);
     if result >= 0 {
+        message.msg_namelen = came.msg_namelen;
         message.msg_flags = came.msg_flags;
         // SAFETY: the kernel filled in the control data of `came`; the app's room is as large as it said.
         unsafe { deliver(&came, message, flags & libc::MSG_PEEK != 0) };
@@ -266,15 +266,40 @@ unsafe fn deliver(came: &libc::msghdr, message: &mut libc::msghdr, peeked: bool)
     message.msg_controllen = filled as _;
 }
 
+/// As many descriptors as nearly all messages have: a stack may be small.
+const FEW: usize = 16;
+
 /// Takes over the ends among `count` descriptors, and moves those that are the app's to the front. Returns how many the
 /// app gets, `most` of them at most.
 ///
 /// # Safety
 /// `data` must hold `count` descriptors.
 unsafe fn take_over(data: *mut u8, count: usize, most: usize, message: &mut libc::msghdr, peeked: bool) -> usize {
+    // SAFETY: forwarded.
+    unsafe {
+        if count <= FEW {
+            take_over_up_to::<FEW>(data, count, most, message, peeked)
+        } else {
+            take_over_up_to::<RIGHTS_MAX>(data, count, most, message, peeked)
+        }
+    }
+}
+
+/// The same for up to `N` of them.
+///
+/// # Safety
+/// As for [`take_over`].
+#[inline(never)]
+unsafe fn take_over_up_to<const N: usize>(
+    data: *mut u8,
+    count: usize,
+    most: usize,
+    message: &mut libc::msghdr,
+    peeked: bool,
+) -> usize {
     let data = data.cast::<i32>();
-    let mut parts = [Part::NONE; RIGHTS_MAX];
-    let parts = parts.get_mut(..count.min(RIGHTS_MAX)).unwrap_or_default();
+    let mut parts = [Part::NONE; N];
+    let parts = parts.get_mut(..count.min(N)).unwrap_or_default();
     for (index, part) in parts.iter_mut().enumerate() {
         // SAFETY: the caller guarantees it.
         let fd = unsafe { data.add(index).read_unaligned() };

@@ -17,6 +17,8 @@ use super::open_fds;
 
 /// How the file of liburing is called.
 const LIBURING: &[u8] = b"liburing";
+/// How that of libaio is, whose submissions (io_submit(2)) our hooks look at likewise.
+const LIBAIO: &[u8] = b"libaio.so";
 
 /// The numbers, plus one, of rings that our hooks see into; 0 for none. Of more rings than fit nothing is known.
 static KNOWN: [AtomicI32; 8] = [const { AtomicI32::new(0) }; 8];
@@ -36,12 +38,26 @@ fn is_known(fd: i32) -> bool {
 
 /// Whether a path or name is one of liburing.
 pub(super) fn is_liburing(path: &[u8]) -> bool {
-    path.rsplit(|&byte| byte == b'/').next().is_some_and(|name| name.starts_with(LIBURING))
+    begins(path, LIBURING)
+}
+
+/// Whether it is one of libaio.
+pub(super) fn is_libaio(path: &[u8]) -> bool {
+    begins(path, LIBAIO)
+}
+
+fn begins(path: &[u8], start: &[u8]) -> bool {
+    path.rsplit(|&byte| byte == b'/').next().is_some_and(|name| name.starts_with(start))
 }
 
 /// Whether an object names liburing among those it needs.
 pub(super) fn needs_liburing(object: &Object) -> bool {
     object.needed().any(is_liburing)
+}
+
+/// Whether it names libaio there.
+pub(super) fn needs_libaio(object: &Object) -> bool {
+    object.needed().any(is_libaio)
 }
 
 /// Whether the process has a ring open that is not known.
@@ -116,6 +132,7 @@ mod tests {
     fn liburing_is_known_by_its_file() {
         assert!(is_liburing(b"/usr/lib/x86_64-linux-gnu/liburing.so.2") && is_liburing(b"liburing-ffi.so.2"));
         assert!(!is_liburing(b"/opt/liburing/libdisk.so") && !is_liburing(b""));
+        assert!(is_libaio(b"/usr/lib/libaio.so.1t64") && !is_libaio(b"liburing.so.2") && !is_libaio(b"libaiocpp.so"));
     }
 
     #[test]

@@ -15,7 +15,8 @@
 //!    a program gets with the library, if the list closes hidden descriptors ([`super::closing`]);
 //! 4. for a descriptor that is sent to a process which may not have the library;
 //! 5. for one that becomes a standard descriptor of this program, be it by `dup2` or by `accept`: the streams are there
-//!    already (`dup2(connection, 1)`, then `printf`, as a shell does it for its own commands).
+//!    already (`dup2(connection, 1)`, then `printf`, as a shell does it for its own commands). The same for a number
+//!    that another stream has, by `dup2` ([`give_to_stream`]).
 //!
 //! Where it cannot be done, a program with the library has the end as any other (rules 1 and 5). One without fails to
 //! use it: what it would have said is lost, so the connection is reset, at once ([`give_up`]) or, where it is sent
@@ -216,11 +217,24 @@ pub(super) fn prepare_spawn(image: Image, closing: Closing) {
 pub(crate) fn demote_if_stream(fd: i32) {
     let Some(desc) = table::get(fd).filter(|_| is_standard(fd)) else { return };
     match desc.kind() {
-        Kind::Lane => {
-            demote(fd, desc);
-        }
+        Kind::Lane => demote_for_stream(fd, desc),
         Kind::Tcp => options::block(desc, Reason::StdioDescriptor),
         _ => {}
+    }
+}
+
+/// A stream of libc's own has the number of this lane. If that cannot be given up, because another thread sleeps on it,
+/// what the stream says is lost and its peer reset: it is counted.
+fn demote_for_stream(fd: i32, desc: &'static Desc) {
+    if !demote(fd, desc) {
+        fell_back(desc);
+    }
+}
+
+/// The same by the number.
+pub fn give_to_stream(fd: i32) {
+    if let Some(desc) = table::get(fd).filter(|desc| desc.is_lane()) {
+        demote_for_stream(fd, desc);
     }
 }
 

@@ -374,9 +374,12 @@ enum Handed {
 
 /// Sends what is in the ring from `sent` on.
 fn hand_over(writer: &Writer<'_, LaneMemory>, tcp: i32, sent: &mut u32) -> Handed {
-    let mut bytes = [0u8; 4096];
+    io::with_part(|part| hand_over_by(writer, tcp, sent, part))
+}
+
+fn hand_over_by(writer: &Writer<'_, LaneMemory>, tcp: i32, sent: &mut u32, bytes: &mut [u8]) -> Handed {
     loop {
-        let length = match writer.copy_back(*sent, Sink::from(&mut bytes[..])) {
+        let length = match writer.copy_back(*sent, Sink::from(&mut *bytes)) {
             Ok(0) => return Handed::All,
             Ok(length) => length,
             Err(_) => return Handed::Nothing,

@@ -202,9 +202,10 @@ fn is_at_work() -> bool {
     thread::with(|thread| thread.at_offers.load(Relaxed))
 }
 
-/// The next offer that is due, which is left alone for a while by others. Those that are taken leave the list.
+/// The oldest offer that is due, which is left alone for a while by others: TCP's queue is to have them in the order in
+/// which they were said. Those that are taken leave the list.
 fn next(now_ns: u64) -> Option<(Pin, i32)> {
-    let mut found = None;
+    let mut oldest: Option<&'static Desc> = None;
     let _guard = LOCK.lock();
     retain(|desc| {
         if is_settled(desc) {
@@ -215,13 +216,18 @@ fn next(now_ns: u64) -> Option<(Pin, i32)> {
             if until_ns > now_ns || until_ns & STRETCHED != 0 { 0 } else { stretch(desc, now_ns - until_ns) };
         if stretch_ns != 0 {
             desc.offered_until_ns.store(now_ns.saturating_add(stretch_ns) | STRETCHED, Relaxed);
-        } else if found.is_none() && until_ns <= now_ns {
-            desc.offered_until_ns.store(now_ns.saturating_add(RETRY_NS) | STRETCHED, Relaxed);
-            found = Some((desc.pin(), desc.fd.load(Relaxed)));
+        } else if until_ns <= now_ns
+            && oldest.is_none_or(|oldest| desc.offered_ns.load(Relaxed) <= oldest.offered_ns.load(Relaxed))
+        {
+            oldest = Some(desc);
         }
         true
     });
-    found
+    // Until the next look, which follows at once, the list seems to be due as it was.
+    oldest.map(|desc| {
+        desc.offered_until_ns.store(now_ns.saturating_add(RETRY_NS) | STRETCHED, Relaxed);
+        (desc.pin(), desc.fd.load(Relaxed))
+    })
 }
 
 /// In a due time: it was put off once.

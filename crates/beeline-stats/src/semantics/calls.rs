@@ -97,8 +97,14 @@ pub const CALLS: &[Row] = &[
     row(
         &["dup", "dup2", "__dup2", "dup3"],
         Accelerated,
-        "As a standard descriptor (0 to 2) a connection falls back to TCP (`stdio_descriptor`), with a relay: libc's own streams use it past the library.",
-        &["descriptors/", "forms/aliases", "guest:streams_that_are_there_already_use_a_connection"],
+        "As a standard descriptor (0 to 2) a connection falls back to TCP (`stdio_descriptor`), with a relay: libc's own streams use it past the library. So does one that a stream has the number of, by `dup2` or `dup3`.",
+        &[
+            "descriptors/",
+            "forms/aliases",
+            "guest:streams_that_are_there_already_use_a_connection",
+            "guest:a_stream_with_any_number_uses_a_connection",
+            "guest:other_numbers_keep_lanes",
+        ],
     ),
     row(
         &["fcntl", "__fcntl", "fcntl64"],
@@ -111,14 +117,46 @@ pub const CALLS: &[Row] = &[
     row(
         &["fdopen"],
         Accelerated,
-        "Streams of sockets that are not connected yet keep them on kernel TCP.",
-        &["stdio/"],
+        "Streams of sockets that are not connected yet keep them on kernel TCP. Those of connections are of bytes: wide functions fail on them.",
+        &["stdio/", "guest:wide_functions_fail_on_the_stream_of_a_connection"],
+    ),
+    row(
+        &["freopen", "freopen64"],
+        Passed,
+        "The stream of a connection becomes one of libc's own.",
+        &["guest:the_stream_of_a_connection_is_opened_anew"],
     ),
     row(
         &["dprintf", "vdprintf", "__dprintf_chk", "__vdprintf_chk"],
         Accelerated,
         "",
         &["stdio/descriptor_printing", "forms/checked", "guest:formatted_output_arrives"],
+    ),
+    row(
+        &["backtrace_symbols_fd"],
+        Accelerated,
+        "Written to a file without a name first: what handlers of crashes say comes over a connection, too.",
+        &["guest:a_backtrace_arrives"],
+    ),
+    // Asynchronous I/O.
+    row(
+        &["aio_read", "aio_read64", "aio_write", "aio_write64", "lio_listio", "lio_listio64"],
+        Passed,
+        "Threads of libc's own read and write: a connection that a request names goes over to a relay first. Where another thread sleeps on it, the call fails with EAGAIN.",
+        &["guest:requests_of_posix_reach_a_connection", "guest:a_list_of_requests_reaches_connections"],
+    ),
+    row(
+        &["io_submit"],
+        Passed,
+        "libaio's own. Before something about a TCP socket or an epoll set is submitted, by this function or by number, all connections go over to relays, and later ones are on kernel TCP (`raw_system_calls`); requests for files leave lanes alone. Where another thread sleeps on the connection, it fails with EAGAIN and has submitted nothing. A program that brings a libaio of its own, or opens it by hand, has no lanes.",
+        &[
+            "guest:what_is_submitted_by_number_reaches_a_connection",
+            "guest:what_libaio_submits_reaches_a_connection",
+            "guest:a_client_is_seen_by_a_request",
+            "guest:requests_for_files_leave_lanes_alone",
+            "guest:wild_requests_are_the_kernels_to_refuse",
+            "guest:libaio_opened_by_hand_means_no_lanes",
+        ],
     ),
     // Processes and signals.
     row(
@@ -181,6 +219,12 @@ pub const CALLS: &[Row] = &[
         Passed,
         "Handlers run behind a wrapper that keeps them out of critical sections.",
         &["signals/", "guest:handlers_read_back_as_installed"],
+    ),
+    row(
+        &["pthread_setcanceltype"],
+        Passed,
+        "A thread that may be cancelled wherever it is may not in calls of ours: there it is cancelled where it sleeps, and when the call is over.",
+        &["guest:who_is_cancelled_anywhere_leaves_a_connection_whole", "guest:who_calculates_is_cancelled"],
     ),
     row(
         &["prctl"],

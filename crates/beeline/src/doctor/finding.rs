@@ -1,11 +1,12 @@
 //! One thing that was looked at.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use beeline_status::layout::harmless;
 use serde::Serialize;
 
-use super::remedy;
+use super::{documents, remedy};
 use crate::output;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -27,6 +28,9 @@ pub struct Finding {
     /// What to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
+    /// Whether it leaves open if something stands in the way.
+    #[serde(skip)]
+    pub is_open: bool,
 }
 
 /// Where what was found begins: after the state and what was looked at.
@@ -34,7 +38,7 @@ const INDENT: usize = 27;
 
 impl Finding {
     pub fn good(what: impl Into<String>, says: impl Into<String>) -> Self {
-        Self { what: what.into(), state: State::Good, says: says.into(), remedy: None }
+        Self { what: what.into(), state: State::Good, says: says.into(), remedy: None, is_open: false }
     }
 
     pub fn note(what: impl Into<String>, says: impl Into<String>) -> Self {
@@ -52,6 +56,11 @@ impl Finding {
     /// With what can be done about a reason, if there is something.
     pub fn with_remedy_of(self, reason: &str) -> Self {
         Self { remedy: remedy::of(reason).map(str::to_owned), ..self }
+    }
+
+    /// Names documents by where they are. Remedies are our own words; what was found may be a user's path.
+    pub fn name_documents(&mut self, directory: &Path) {
+        self.remedy = self.remedy.as_deref().map(|remedy| documents::named(remedy, directory));
     }
 
     /// For people: one line, and what to do below it.
@@ -82,6 +91,16 @@ fn wrapped(text: &mut String, start: &str, words: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn documents_are_looked_for_in_remedies_alone() {
+        let mut finding = Finding::good("program", "docs/app in docs/").with_remedy("see docs/limits.md");
+        finding.name_documents(Path::new("/x"));
+        assert_eq!(
+            (finding.says.as_str(), finding.remedy.as_deref()),
+            ("docs/app in docs/", Some("see /x/docs/limits.md"))
+        );
+    }
 
     #[test]
     fn a_finding_steers_no_terminal_and_its_remedy_stands_below() {

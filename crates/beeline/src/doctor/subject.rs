@@ -5,12 +5,12 @@ use std::path::Path;
 
 use beeline_stats::Reason;
 
-use super::finding::Finding;
+use super::finding::{Finding, State};
 use crate::cli::{DoctorArgs, Selection};
 use crate::failure::Failure;
 use crate::library::Library;
 use crate::program::{self, Loading};
-use crate::stat::absent;
+use crate::stat::absent::{Absence, Obstacle};
 use crate::stat::collect::{Collected, SHARED_MEMORY};
 use crate::stat::process::{Cause, Process};
 
@@ -52,10 +52,22 @@ fn running(selection: &Selection) -> anyhow::Result<Vec<Finding>> {
     if let Selection::Pid(pid) = *selection
         && findings.is_empty()
     {
-        let missing = Finding::problem(what(pid), absent::sentence(pid).trim_end());
-        findings.push(missing.with_remedy("`beeline run PROGRAM` starts a program with it"));
+        findings.push(absent(pid, &Absence::of(pid)));
     }
     Ok(findings)
+}
+
+/// Of a process without statistics. Only of one without the library is it known that it has no lanes, and of one where
+/// what is in the way of statistics is in theirs, too.
+fn absent(pid: u32, absence: &Absence) -> Finding {
+    let is_open = match absence {
+        Absence::Gone | Absence::NotLoaded => false,
+        Absence::NotYours => true,
+        Absence::Silent(obstacle) => obstacle.as_ref().and_then(Obstacle::reason).is_none(),
+    };
+    let state = if is_open { State::Note } else { State::Problem };
+    let says = absence.sentence(pid);
+    Finding { what: what(pid), state, says, remedy: absence.remedy().map(str::to_owned), is_open }
 }
 
 fn what(pid: u32) -> String {
@@ -83,4 +95,26 @@ fn of_cause(what: String, cause: &Cause) -> Finding {
     let Cause { name, role, count, sentence } = cause;
     let role = role.map(|role| format!(" as {role}")).unwrap_or_default();
     Finding::note(what, format!("{count} times {name}{role}: {sentence}")).with_remedy_of(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_process_without_statistics_has_its_own_hint() {
+        let of = |absence: Absence| {
+            let finding = absent(7, &absence);
+            (finding.state, finding.remedy.unwrap_or_default())
+        };
+        let (state, remedy) = of(Absence::NotYours);
+        assert!(state == State::Note && remedy.contains("as root"), "{remedy}");
+        let (state, remedy) = of(Absence::NotLoaded);
+        assert!(state == State::Problem && remedy.contains("beeline run"), "{remedy}");
+        let (state, remedy) = of(Absence::Silent(Some(Obstacle::ReadOnly)));
+        assert!(state == State::Note && remedy.contains("/dev/shm"), "{remedy}");
+        assert_eq!(of(Absence::Silent(None)), (State::Note, String::new()));
+        assert_eq!(of(Absence::Silent(Some(Obstacle::Disabled))).0, State::Problem);
+        assert_eq!(of(Absence::Silent(Some(Obstacle::FileSizeLimited))).0, State::Problem);
+    }
 }

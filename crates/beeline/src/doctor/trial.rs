@@ -16,11 +16,13 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use beeline_stats::Reason;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::cli::{DoctorArgs, Selection};
-use crate::stat::absent;
+use crate::stat::absent::Absence;
 use crate::stat::collect::{Collected, SHARED_MEMORY};
+use crate::stat::process::Process;
 
 /// How long either has to say what it is asked for.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -33,8 +35,17 @@ const SERVE: &str = "serve";
 pub struct Outcome {
     /// Of one round trip, in the middle.
     pub median: Duration,
-    /// `Err`: the name of the reason, where there is one, and a sentence.
-    pub lane: Result<(), (Option<&'static str>, String)>,
+    pub lane: Lane,
+}
+
+/// Whether the connection of a trial was a lane.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Lane {
+    Stood,
+    /// The name of the reason, where there is one, and a sentence.
+    Missing(Option<&'static str>, String),
+    /// The client has no statistics: a sentence, and what to do.
+    NotKnown(String, Option<&'static str>),
 }
 
 /// Makes a trial, with the caller's own options and these.
@@ -44,20 +55,74 @@ pub fn make(arguments: &DoctorArgs, options: &[&str]) -> anyhow::Result<Outcome>
     let mut client = Part::start(arguments, options, &port)?;
     let median = client.says().context("the client")?;
     let median = Duration::from_nanos(median.parse().with_context(|| format!("the client said {median:?}"))?);
-    Ok(Outcome { median, lane: lane_of(client.child.id()) })
+    Ok(Outcome { median, lane: lane_of(client.child.id(), server.child.id()) })
 }
 
-/// Whether the connection of a client is a lane, or why not.
-fn lane_of(pid: u32) -> Result<(), (Option<&'static str>, String)> {
+/// Whether the connection of a client to a server is a lane, or why not.
+fn lane_of(client: u32, server: u32) -> Lane {
     // A bridge has no part in it.
-    let found = Collected::of(Path::new(SHARED_MEMORY), Path::new("/"), &Selection::Pid(pid), true);
-    let found = found.map_err(|error| (None, format!("{error:#}")))?;
-    let Some(process) = found.processes.first() else { return Err((None, absent::sentence(pid).trim_end().into())) };
-    match (process.accelerated, process.reasons.first(), &process.stopped) {
-        (1.., _, _) => Ok(()),
-        (0, Some(cause), _) => Err((Some(cause.name), cause.sentence.into())),
-        (0, None, Some(stop)) => Err((Some(stop.name), stop.sentence.into())),
-        (0, None, None) => Err((None, "The client counted no connection.".into())),
+    let find = |pid| Collected::of(Path::new(SHARED_MEMORY), Path::new("/"), &Selection::Pid(pid), true);
+    let found = match find(client) {
+        Ok(found) => found,
+        Err(error) => return Lane::NotKnown(format!("{error:#}"), None),
+    };
+    let Some(of_client) = found.processes.first() else { return without_statistics(client, &Absence::of(client)) };
+    let of_server = find(server).ok().and_then(|mut found| found.processes.pop());
+    judged(&Counts::of(of_client), of_server.as_ref().map(Counts::of).as_ref())
+}
+
+fn without_statistics(pid: u32, absence: &Absence) -> Lane {
+    match absence {
+        Absence::NotLoaded => Lane::Missing(None, absence.sentence(pid)),
+        Absence::Silent(Some(obstacle)) if let Some(reason) = obstacle.reason() => {
+            missing(reason.name(), reason.sentence())
+        }
+        _ => Lane::NotKnown(absence.sentence(pid), absence.remedy()),
+    }
+}
+
+fn missing(name: &'static str, sentence: &str) -> Lane {
+    Lane::Missing(Some(name), sentence.into())
+}
+
+/// What counts of a process's statistics: names of reasons with their sentences.
+struct Counts {
+    accelerated: u64,
+    stopped: Option<(&'static str, &'static str)>,
+    reasons: Vec<(&'static str, &'static str)>,
+}
+
+impl Counts {
+    fn of(process: &Process) -> Self {
+        Self {
+            accelerated: process.accelerated,
+            stopped: process.stopped.as_ref().map(|stop| (stop.name, stop.sentence)),
+            reasons: process.reasons.iter().map(|cause| (cause.name, cause.sentence)).collect(),
+        }
+    }
+
+    /// Why it takes part in no lane, if it is the reason: not what its other end lacks.
+    fn own_reason(&self) -> Option<(&'static str, &'static str)> {
+        let follows = [Reason::NoDoor.name(), Reason::CameOverTcp.name()];
+        self.stopped.or_else(|| self.reasons.iter().find(|(name, _)| !follows.contains(name)).copied())
+    }
+}
+
+fn judged(client: &Counts, server: Option<&Counts>) -> Lane {
+    if client.accelerated > 0 {
+        return Lane::Stood;
+    }
+    // That there is no door has a reason of its own: the server's, or what holds for both.
+    let others = || client.reasons.first().copied().or(client.stopped);
+    let reason = match client.reasons.first() {
+        Some((name, _)) if *name == Reason::NoDoor.name() => {
+            server.and_then(Counts::own_reason).or(client.stopped).or_else(others)
+        }
+        _ => others(),
+    };
+    match reason {
+        Some((name, sentence)) => missing(name, sentence),
+        None => Lane::Missing(None, "The client counted no connection.".into()),
     }
 }
 
@@ -167,4 +232,55 @@ fn say(line: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout();
     writeln!(stdout, "{line}")?;
     Ok(stdout.flush()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stat::absent::Obstacle;
+
+    fn of(accelerated: u64, stopped: Option<Reason>, reasons: &[Reason]) -> Counts {
+        let pair = |reason: Reason| (reason.name(), reason.sentence());
+        Counts { accelerated, stopped: stopped.map(pair), reasons: reasons.iter().copied().map(pair).collect() }
+    }
+
+    fn name(lane: &Lane) -> &str {
+        match lane {
+            Lane::Missing(Some(name), _) => name,
+            _ => "",
+        }
+    }
+
+    #[test]
+    fn that_there_is_no_door_has_a_reason_of_the_servers() {
+        let client = of(0, None, &[Reason::NoDoor]);
+        let server = |stopped, reasons: &[Reason]| of(0, stopped, reasons);
+        let came = [Reason::CameOverTcp];
+        let of_server = |server: &Counts| name(&judged(&client, Some(server))).to_owned();
+        assert_eq!(of_server(&server(Some(Reason::AddressSpaceLimited), &came)), "address_space_limited");
+        assert_eq!(of_server(&server(None, &[came[0], Reason::MemoryLocked])), "memory_locked");
+        assert_eq!(of_server(&server(None, &came)), "no_door");
+        assert_eq!(name(&judged(&client, None)), "no_door");
+        let limited = of(0, Some(Reason::AddressSpaceLimited), &[Reason::NoDoor]);
+        assert_eq!(name(&judged(&limited, Some(&server(None, &came)))), "address_space_limited");
+    }
+
+    #[test]
+    fn other_reasons_are_the_clients_own() {
+        let server = of(0, Some(Reason::AddressSpaceLimited), &[]);
+        assert_eq!(judged(&of(1, None, &[Reason::NoDoor]), Some(&server)), Lane::Stood);
+        assert_eq!(name(&judged(&of(0, None, &[Reason::PolicyStrict]), Some(&server))), "policy_strict");
+        assert_eq!(name(&judged(&of(0, Some(Reason::Disabled), &[]), None)), "disabled");
+        assert_eq!(name(&judged(&of(0, None, &[]), None)), "");
+    }
+
+    #[test]
+    fn without_statistics_nothing_is_known_but_where_it_says_that_there_is_no_lane() {
+        let silent = |obstacle| without_statistics(7, &Absence::Silent(obstacle));
+        assert!(matches!(silent(Some(Obstacle::ReadOnly)), Lane::NotKnown(_, Some(_))));
+        assert!(matches!(silent(None), Lane::NotKnown(_, None)));
+        assert_eq!(name(&silent(Some(Obstacle::Disabled))), "disabled");
+        assert_eq!(name(&silent(Some(Obstacle::FileSizeLimited))), "file_size_limited");
+        assert!(matches!(without_statistics(7, &Absence::NotLoaded), Lane::Missing(None, _)));
+    }
 }

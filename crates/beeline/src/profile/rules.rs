@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 use beeline_stats::tunables::RuleError;
-use beeline_stats::tunables::rules::Rule;
+use beeline_stats::tunables::rules::{CONDITIONS, PATH, Rule, options};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -22,12 +22,38 @@ pub(super) fn text_of(rule: &Spanned<DeValue<'_>>, at: &dyn Fn(usize) -> String)
                 RuleError::UnknownKey | RuleError::NotByRule(_) => key.span(),
                 _ => value.span(),
             };
-            anyhow::anyhow!("{}: {error}", at(place.start))
+            anyhow::anyhow!("{}: {}", at(place.start), explain(error, key.get_ref().as_bytes()))
         })?;
     }
     checked.check().map_err(|error| anyhow::anyhow!("{}: {error}", at(rule.span().start)))?;
     let parts: Vec<String> = parts.iter().map(|(key, _, text)| format!("{}={text}", key.get_ref())).collect();
     Ok(parts.join(";"))
+}
+
+/// What is wrong with a rule. `key` is that which rules do not have, if it is that.
+pub(super) fn explain(error: RuleError, key: &[u8]) -> String {
+    if error != RuleError::UnknownKey {
+        return error.to_string();
+    }
+    let key = String::from_utf8_lossy(key);
+    let known = CONDITIONS.into_iter().chain([PATH]).chain(options());
+    let nearest = known.map(|known| (strsim::jaro_winkler(known, &key), known)).max_by(|a, b| a.0.total_cmp(&b.0));
+    match nearest {
+        Some((likeness, nearest)) if likeness > 0.75 => {
+            format!("a rule has no `{key}`; did you mean `{nearest}`?")
+        }
+        _ => format!("a rule has no `{key}`; `beeline run --help` lists what it has"),
+    }
+}
+
+/// The first key of a rule, as the library reads it, that rules do not have.
+pub(super) fn unknown_key(rule: &[u8]) -> &[u8] {
+    let keys = rule.split(|&byte| byte == b';').filter_map(|part| part.split(|&byte| byte == b'=').next());
+    let is_unknown = |key: &&[u8]| {
+        let mut rule = Rule::EMPTY;
+        rule.set(key, b"") == Err(RuleError::UnknownKey)
+    };
+    keys.into_iter().find(is_unknown).unwrap_or_default()
 }
 
 /// A value as options and rules take it.

@@ -2,7 +2,7 @@ use super::*;
 
 fn profile(text: &str) -> Result<Option<String>, String> {
     let mut chosen = Chosen::new();
-    match chosen.add_profile("p.toml", text) {
+    match chosen.add_text("profile", "p.toml", text) {
         Ok(()) => chosen.list().map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),
     }
@@ -12,7 +12,7 @@ fn profile(text: &str) -> Result<Option<String>, String> {
 fn built_in_profiles_are_valid_and_say_what_they_are_for() {
     for (name, text) in BUILT_IN {
         let mut chosen = Chosen::new();
-        chosen.add_profile(name, text).unwrap();
+        chosen.add_text("profile", name, text).unwrap();
         assert!(chosen.list().unwrap().is_some(), "{name}");
         assert!(text.contains("\ndescription = "), "{name}");
     }
@@ -37,10 +37,22 @@ fn errors_have_their_line_and_column() {
         ("[options]\nspin_ns_max = 1.5\n", "p.toml:2:15: the value must be a string, a whole number, true or false"),
         ("options = 3\n", "p.toml:1:11: options must be a table: [options]"),
         ("description = 3\n", "p.toml:1:15: description must be a string"),
-        ("wait = 'poll'\n", "p.toml:1:1: a profile has no `wait`, only `description`, `[options]` and `[[rule]]`"),
+        ("wait = 'poll'\n", "p.toml:1:1: `wait` is an option: write it under [options]"),
+        ("weight = 1\n", "p.toml:1:1: a profile has no `weight`, only `description`, `[options]` and `[[rule]]`"),
+        ("[options]\nwait = 'lazy'\nwait = 'poll'\n", "p.toml:3:1: duplicate key `wait`"),
+        ("[[rule]]\nprogam = 'x'\n", "p.toml:2:1: a rule has no `progam`; did you mean `program`?"),
+        ("[[rule]]\nqqq = 'x'\n", "p.toml:2:1: a rule has no `qqq`; `beeline run --help` lists what it has"),
     ] {
         assert_eq!(profile(text), Err(message.into()), "{text}");
     }
+}
+
+#[test]
+fn a_configuration_is_not_called_a_profile_and_a_rule_of_an_option_names_its_wrong_word() {
+    let error = Chosen::new().add_text("configuration", "c.toml", "weight = 1").unwrap_err().to_string();
+    assert!(error.starts_with("c.toml:1:1: a configuration has no `weight`"), "{error}");
+    let error = Chosen::new().add_arguments(&["rule=role=client;prot=7;path=tcp".into()]).unwrap_err().to_string();
+    assert!(error.ends_with("a rule has no `prot`; did you mean `port`?"), "{error}");
 }
 
 #[test]
@@ -54,7 +66,7 @@ fn syntax_errors_have_their_line_too() {
 #[test]
 fn the_later_source_wins() {
     let mut chosen = Chosen::new();
-    chosen.add_profile("p", "[options]\nwait = 'poll'\nspin_ns_max = 1\n").unwrap();
+    chosen.add_text("profile", "p", "[options]\nwait = 'poll'\nspin_ns_max = 1\n").unwrap();
     chosen.add_environment(OsStr::new("spin_ns_max=2,,stats=off")).unwrap();
     chosen.add_arguments(&["stats=on".into()]).unwrap();
     assert_eq!(chosen.list().unwrap().unwrap(), "wait=poll,spin_ns_max=2,stats=on");
@@ -95,7 +107,10 @@ fn errors_of_rules_have_their_line_and_column() {
         ("[[rule]]\npath = 'rdma'\n", "p.toml:2:8: path must be lane or tcp"),
         ("[[rule]]\nport = 1.5\n", "p.toml:2:8: the value must be a string, a whole number, true or false"),
         ("[[rule]]\naddress = '10.0.0.1/8'\npath = 'tcp'", "p.toml:2:11: address must be an IPv4 or IPv6 address or"),
-        ("[[rule]]\npath = 'tcp'\n\n[[rule]]\ncolour = 1\n", "p.toml:5:1: a rule has program, role, address,"),
+        (
+            "[[rule]]\npath = 'tcp'\n\n[[rule]]\ncolour = 1\n",
+            "p.toml:5:1: a rule has no `colour`; `beeline run --help`",
+        ),
         ("[[rule]]\nring_bytes = 65536\n", "p.toml:2:1: ring_bytes holds for a whole process and cannot be"),
         ("[[rule]]\nwait = 'fast'\n", "p.toml:2:8: wait must be one of lazy, poll, wait"),
         ("[[rule]]\nprogram = 'a,b'\npath = 'tcp'", "p.toml:2:11: program must be a name or a path"),
@@ -112,7 +127,7 @@ fn errors_of_rules_have_their_line_and_column() {
 #[test]
 fn rules_of_a_source_that_wins_come_first_and_in_their_order() {
     let mut chosen = Chosen::new();
-    chosen.add_profile("p", "[[rule]]\nport = 1\npath = 'tcp'\n[[rule]]\nport = 2\npath = 'tcp'\n").unwrap();
+    chosen.add_text("profile", "p", "[[rule]]\nport = 1\npath = 'tcp'\n[[rule]]\nport = 2\npath = 'tcp'\n").unwrap();
     chosen.add_environment(OsStr::new("rule=port=3;path=tcp,wait=poll")).unwrap();
     chosen.add_arguments(&["rule=port=4;path=tcp".into(), "rule=port=5;path=tcp".into()]).unwrap();
     let list = chosen.list().unwrap().unwrap();
@@ -127,7 +142,9 @@ fn rules_of_a_source_that_wins_come_first_and_in_their_order() {
 fn more_rules_than_there_is_room_for_are_refused() {
     let rules = |count: usize, program: &str| {
         let mut chosen = Chosen::new();
-        chosen.add_profile("p", &format!("[[rule]]\nprogram = '{program}'\npath = 'tcp'\n").repeat(count)).unwrap();
+        chosen
+            .add_text("profile", "p", &format!("[[rule]]\nprogram = '{program}'\npath = 'tcp'\n").repeat(count))
+            .unwrap();
         chosen.list().map_err(|error| error.to_string())
     };
     let most = rules(RULES_MAX, &"x".repeat(90)).unwrap().unwrap();

@@ -33,6 +33,11 @@ impl Running {
         format!("it runs, with {} and {}", plural(hosts, "other host"), plural(rails, "rail"))
     }
 
+    /// Whether it can carry nothing.
+    pub fn has_no_rail(&self) -> bool {
+        self.status.data.rails.is_empty()
+    }
+
     /// Whether it carries the connection with these ends.
     pub fn carries(&self, local: &str, remote: &str) -> bool {
         self.status.data.connections.iter().any(|carried| has_ends(carried, local, remote))

@@ -12,6 +12,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::Deserialize;
 
+use crate::prefix::without_host_bits;
 use crate::user::User;
 
 /// The name of the agent's own network namespace.
@@ -84,8 +85,9 @@ impl TryFrom<String> for Net {
 
     fn try_from(text: String) -> Result<Self, String> {
         let net = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-        net.map(Self)
-            .map_err(|_| format!("`{}` is neither an IP address nor a prefix like 10.0.0.0/24", text.escape_debug()))
+        let net: IpNet = net
+            .map_err(|_| format!("`{}` is neither an IP address nor a prefix like 10.0.0.0/24", text.escape_debug()))?;
+        without_host_bits(net).map(Self)
     }
 }
 
@@ -201,6 +203,16 @@ mod tests {
     fn an_address_may_stand_for_itself() {
         let one = rules("groups = [{ addresses = ['10.0.0.1', '10.0.0.2', 'fd00::/8'] }]");
         assert!(may_meet(&one, ANNA, BERT) && !may_meet(&one, ANNA, CARL));
+    }
+
+    #[test]
+    fn an_address_is_not_silently_its_whole_network() {
+        for (written, meant) in [("10.89.99.1/24", "10.89.99.0/24"), ("fd00::1/64", "fd00::/64")] {
+            let wrong = toml::from_str::<Rules>(&format!("groups = [{{ addresses = ['{written}'] }}]")).unwrap_err();
+            let says = format!("`{written}` has bits beyond its length; did you mean `{meant}`?");
+            assert!(wrong.message().contains(&says), "{wrong}");
+            assert!(toml::from_str::<Rules>(&format!("groups = [{{ addresses = ['{meant}'] }}]")).is_ok(), "{meant}");
+        }
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub fn status(arguments: &StatusArgs) -> anyhow::Result<()> {
 pub fn set(arguments: &SetArgs) -> anyhow::Result<()> {
     let request = Request::Set { key: arguments.key.clone(), value: arguments.value.clone() };
     admin::ask(&socket(&arguments.socket)?, &request)?;
-    Ok(())
+    print(&format!("{}={}\n", arguments.key, arguments.value))
 }
 
 /// How often a bridge that stops is asked how far it is.

@@ -21,8 +21,10 @@ const OVER_SOCKETS: [&str; 4] = ["tcp", "sockets", "net", "udp"];
 pub enum Admission {
     /// It is.
     Used,
-    /// The rules are against it.
+    /// A `deny` rule is against it.
     Denied,
+    /// There are `allow` rules, and none holds for it.
+    NotAllowed,
     /// It goes over the kernel's sockets, and nobody has asked for that (rule 3).
     NotAsked,
 }
@@ -32,7 +34,8 @@ impl Admission {
     pub fn sentence(self) -> &'static str {
         match self {
             Self::Used => "It is used.",
-            Self::Denied => "It is denied by the configuration.",
+            Self::Denied => "It is denied by a rule of the configuration.",
+            Self::NotAllowed => "No allow rule of the configuration holds for it.",
             Self::NotAsked => "It goes over TCP, and no rule of the configuration allows its provider by name.",
         }
     }
@@ -41,7 +44,8 @@ impl Admission {
     pub fn remark(self) -> &'static str {
         match self {
             Self::Used => "",
-            Self::Denied => "denied by the configuration",
+            Self::Denied => "denied by a rule of the configuration",
+            Self::NotAllowed => "not used: no allow rule holds for it",
             Self::NotAsked => "not used: TCP underneath, and no rule allows its provider by name",
         }
     }
@@ -118,10 +122,10 @@ impl RailRules {
     pub fn admit(&self, provider: &str, netdev: Option<&str>, addresses: &[IpAddr]) -> Admission {
         let holds = |rule: &&RailRule| rule.holds(provider, netdev, addresses);
         let over_sockets = OVER_SOCKETS.contains(&first_part(provider));
-        if !self.allow.is_empty() && !self.allow.iter().any(|rule| holds(&rule))
-            || self.deny.iter().any(|rule| holds(&rule))
-        {
+        if self.deny.iter().any(|rule| holds(&rule)) {
             Admission::Denied
+        } else if !self.allow.is_empty() && !self.allow.iter().any(|rule| holds(&rule)) {
+            Admission::NotAllowed
         } else if over_sockets && !self.allow.iter().filter(holds).any(|rule| rule.provider.is_some()) {
             Admission::NotAsked
         } else {
@@ -151,7 +155,7 @@ fn first_part(provider: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::Admission::{Denied, NotAsked, Used};
+    use super::Admission::{Denied, NotAllowed, NotAsked, Used};
     use super::*;
 
     fn rules(text: &str) -> RailRules {
@@ -176,8 +180,8 @@ mod tests {
         let by_name = rules("allow = [{ provider = 'tcp', address = '10.0.0.0/24' }]");
         assert_eq!(by_name.admit("tcp", None, &inside), Used);
         assert_eq!(by_name.admit("tcp;ofi_rxm", None, &inside), Used);
-        assert_eq!(by_name.admit("tcp", None, &[]), Denied);
-        assert_eq!(by_name.admit("sockets", None, &inside), Denied);
+        assert_eq!(by_name.admit("tcp", None, &[]), NotAllowed);
+        assert_eq!(by_name.admit("sockets", None, &inside), NotAllowed);
     }
 
     #[test]
@@ -186,9 +190,9 @@ mod tests {
         let inside = ["10.0.0.7".parse().unwrap()];
         assert_eq!(rules.admit("verbs", Some("ib0"), &[]), Used);
         assert_eq!(rules.admit("verbs;ofi_rxm", Some("ib0"), &[]), Used);
-        assert_eq!(rules.admit("verbs", Some("ib1"), &[]), Denied);
-        assert_eq!(rules.admit("verbs", None, &[]), Denied);
-        assert_eq!(rules.admit("tcp", Some("ib0"), &[]), Denied);
+        assert_eq!(rules.admit("verbs", Some("ib1"), &[]), NotAllowed);
+        assert_eq!(rules.admit("verbs", None, &[]), NotAllowed);
+        assert_eq!(rules.admit("tcp", Some("ib0"), &[]), NotAllowed);
         assert_eq!(rules.admit("verbs", None, &inside), Used);
     }
 
@@ -197,6 +201,7 @@ mod tests {
         let rules = rules("allow = [{ provider = 'tcp' }]\ndeny = [{ netdev = 'wlan0' }]");
         assert_eq!(rules.admit("tcp", Some("eth0"), &[]), Used);
         assert_eq!(rules.admit("tcp", Some("wlan0"), &[]), Denied);
+        assert_eq!(rules.admit("verbs", Some("wlan0"), &[]), Denied);
     }
 
     #[test]

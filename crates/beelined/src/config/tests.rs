@@ -78,7 +78,10 @@ fn errors_have_their_line_and_column() {
         ("peer_timeout_s = 0", "b.toml:1:18: peer_timeout_s must be a number from 1 to 3600"),
         ("[tunables]\nspin = 1", "b.toml:2:1: there is no setting `spin`; did you mean `spin_us`?"),
         ("[tunables]\nspin_us = -1", "b.toml:2:11: spin_us must be a number from 0 to 1000000"),
-        ("[tunables]\nspin_us = 'x'", "b.toml:2:11: invalid type"),
+        ("[tunables]\nspin_us = 'x'", "b.toml:2:11: invalid type: string \"x\", expected a number from 0 to 1000000"),
+        ("nice = 'x'", "b.toml:1:8: nice must be a number from -20 to 0"),
+        ("nice = 0.5", "b.toml:1:8: nice must be a number from -20 to 0"),
+        ("peer_timeout_s = true", "b.toml:1:18: peer_timeout_s must be a number from 1 to 3600"),
         ("[rails]\nallow = [{}]", "b.toml:2:9: a rule for rails names"),
         (
             "name = 'a'\n[[peers]]\nname = 'a'\ncontrol = '10.0.0.1'",
@@ -132,6 +135,13 @@ fn files_that_others_could_write_are_refused() {
         assert_eq!(Config::read(&path).is_ok(), readable, "{mode:o}");
         assert_eq!(read_guarded(&path, Private::Yes, None).is_ok(), private, "{mode:o}");
     }
+}
+
+#[test]
+fn where_there_is_no_file_the_manual_page_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let error = format!("{:#}", Config::read(&directory.path().join("b.toml")).unwrap_err());
+    assert!(error.contains("b.toml: No such file") && error.contains("beelined.toml(5)"), "{error}");
 }
 
 #[test]

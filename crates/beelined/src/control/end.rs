@@ -84,6 +84,16 @@ impl End {
         }
     }
 
+    /// Whether the two bridges have another connection, which stays: neither a failure nor a refusal. The other end
+    /// says so with our own words.
+    pub fn is_duplicate(&self) -> bool {
+        match self {
+            Self::Duplicate => true,
+            Self::Bye(why) => *why == Self::Duplicate.to_string(),
+            _ => false,
+        }
+    }
+
     /// Whether the other end can still be told.
     pub fn is_worth_a_bye(&self) -> bool {
         !matches!(self, Self::Closed | Self::Bye(_) | Self::Io(_) | Self::Tls(_) | Self::NotReading)
@@ -138,5 +148,17 @@ impl From<rustls::Error> for End {
 impl From<super::frame::TooLong> for End {
     fn from(frame: super::frame::TooLong) -> Self {
         Self::TooLong(frame.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duplicate_is_known_at_both_ends() {
+        assert!(End::Duplicate.is_duplicate());
+        assert!(End::Bye(End::Duplicate.to_string()).is_duplicate());
+        assert!(!End::Bye(End::Restarted.to_string()).is_duplicate() && !End::Closed.is_duplicate());
     }
 }

@@ -118,7 +118,7 @@ impl Control {
 
     pub(super) fn note_failed_attempt(&mut self, index: usize, address: SocketAddr, why: &End, now: Instant) {
         let dialer = &mut self.dialers[index];
-        if dialer.ended(why, None, now, chance()) {
+        if dialer.ended(why, None, now, chance()) && !why.is_duplicate() {
             log::line(format_args!("cannot connect to {} at {address}: {why}", dialer.peer.name));
         }
     }

@@ -34,12 +34,15 @@ pub struct Tls {
 /// What went wrong in TLS, as rustls says it.
 pub type TlsError = rustls::Error;
 
+const TRUSTED_UNUSABLE: &str = "cannot use the trusted certificates";
+
 impl Tls {
     /// Reads key, certificate and trusted certificates. Complaints about single trusted files come beside.
     pub fn read(paths: &CertificatePaths) -> anyhow::Result<(Self, Vec<String>)> {
         let own = read_own(paths)?;
         let key = read_key(paths)?;
-        let (trusted, complaints) = read_trusted(paths)?;
+        let usual = CertificatePaths::default().trusted;
+        let (trusted, complaints) = Trusted::read_first(&paths.trusted, &usual).context(TRUSTED_UNUSABLE)?;
         Ok((Self::new(own, key, trusted)?, complaints))
     }
 
@@ -48,7 +51,7 @@ impl Tls {
     pub fn read_again(&self, paths: &CertificatePaths) -> anyhow::Result<(Self, Vec<String>)> {
         let own = read_own(paths)?;
         let key = if own == self.own { self.key.clone_key() } else { read_key(paths)? };
-        let (trusted, complaints) = read_trusted(paths)?;
+        let (trusted, complaints) = Trusted::read(&paths.trusted).context(TRUSTED_UNUSABLE)?;
         Ok((Self::new(own, key, trusted)?, complaints))
     }
 
@@ -105,10 +108,6 @@ fn read_key(paths: &CertificatePaths) -> anyhow::Result<PrivateKeyDer<'static>> 
     read_guarded(&paths.key, Private::Yes, paths.user)
         .and_then(|text| key_from_pem(&text))
         .with_context(|| format!("cannot use the key {}", paths.key.display()))
-}
-
-fn read_trusted(paths: &CertificatePaths) -> anyhow::Result<(Trusted, Vec<String>)> {
-    Trusted::read(&paths.trusted).context("cannot use the trusted certificates")
 }
 
 fn key_from_pem(text: &str) -> anyhow::Result<PrivateKeyDer<'static>> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -29,8 +30,8 @@ impl Trusted {
     /// not separate this bridge from all others. Expired ones are kept: they say "expired" to the administrator, and
     /// are refused when they are shown.
     pub fn read(directory: &Path) -> anyhow::Result<(Self, Vec<String>)> {
-        crate::config::check_directory(directory)?;
         let (mut trusted, mut complaints) = (Self::default(), Vec::new());
+        crate::config::check_directory(directory)?;
         let entries = fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
         for (number, entry) in entries.enumerate() {
             let path = entry?.path();
@@ -47,6 +48,19 @@ impl Trusted {
         }
         complaints.sort();
         Ok((trusted, complaints))
+    }
+
+    /// Reads the directory when the bridge starts. The usual one need not be there yet, as before the first `beelined
+    /// trust`: it holds none then. Any other is one that was asked for, and may be mistyped.
+    pub fn read_first(directory: &Path, usual: &Path) -> anyhow::Result<(Self, Vec<String>)> {
+        let is_missing = || directory.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        if directory == usual && is_missing() {
+            let directory = directory.display();
+            let complaint =
+                format!("no certificate is trusted: {directory} is not there, and `beelined trust` makes it");
+            return Ok((Self::default(), vec![complaint]));
+        }
+        Self::read(directory)
     }
 
     /// Adds a certificate.
@@ -123,6 +137,25 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
         assert!(Trusted::read(directory.path()).is_err());
-        assert!(Trusted::read(&directory.path().join("none")).is_err());
+        let file = directory.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(Trusted::read(&file).is_err());
+    }
+
+    #[test]
+    fn the_usual_directory_holds_none_at_the_start_if_it_is_not_there_and_says_so() {
+        let directory = tempfile::tempdir().unwrap();
+        let none = directory.path().join("none");
+        let (trusted, complaints) = Trusted::read_first(&none, &none).unwrap();
+        assert_eq!(trusted.iter().count(), 0);
+        assert!(complaints.len() == 1 && complaints[0].contains("`beelined trust` makes it"), "{complaints:?}");
+        assert!(Trusted::read_first(&none, &directory.path().join("usual")).is_err(), "one that was asked for");
+        assert!(Trusted::read(&none).is_err(), "not at the start");
+        let elsewhere = directory.path().join("link");
+        std::os::unix::fs::symlink(&none, &elsewhere).unwrap();
+        assert!(Trusted::read_first(&elsewhere, &elsewhere).is_err(), "a link that leads nowhere");
+        fs::create_dir(&none).unwrap();
+        fs::write(none.join("beta.crt"), pem("beta")).unwrap();
+        assert_eq!(Trusted::read_first(&none, &none).unwrap().0.iter().count(), 1);
     }
 }

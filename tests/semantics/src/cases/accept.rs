@@ -33,6 +33,8 @@ pub const GROUP: Group = Group {
         Case::new("listener_masks", ALL_FAMILIES, listener_masks),
         Case::new("accepts_after_client_left", FAMILY, accepts_after_client_left).on_any_path(),
         Case::new("accepts_after_client_reset", FAMILY, accepts_after_client_reset).on_any_path(),
+        Case::new("of_a_silent_client_put_off", ONCE, of_a_silent_client_put_off)
+            .deviates("TCP_DEFER_ACCEPT is kept, and does not put off a client over a lane that says nothing"),
     ],
 };
 
@@ -403,4 +405,14 @@ fn accepts_after_client_reset(v: Variant) {
     poll_now(server);
     recv(server, 64, 0);
     recv(server, 64, 0);
+}
+
+fn of_a_silent_client_put_off(v: Variant) {
+    let listener = v.bound();
+    set_option(listener, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, "TCP_DEFER_ACCEPT", 5);
+    sys::listen(listener.raw, 8);
+    poll_now(listener);
+    let silent = v.client();
+    connect(silent, &v.address_of(listener));
+    poll(&[(listener, libc::POLLIN)], 50);
 }

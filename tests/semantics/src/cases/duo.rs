@@ -24,6 +24,7 @@ pub const GROUP: Group = Group {
         Case::duo("epoll_echo", FAMILY | TRIGGER, epoll_server, many_clients),
         Case::duo("hundred_connections", FAMILY, sequential_server, sequential_client),
         Case::duo("forking_server", FAMILY, forking_server, sequential_client),
+        Case::duo("late_server", FAMILY, late_server, clients_in_a_row).on_any_path(),
         Case::duo("names", ALL_FAMILIES, names_server, names_client),
     ],
 };
@@ -316,6 +317,46 @@ fn sequential_client(v: Variant, first: Fd, target: &RawAddress) {
         sys::close(client.raw);
     }
     trace!("right {right}");
+}
+
+/// One that is at something else for a third of a second, and then takes its clients in the order in which they came.
+fn late_server(_: Variant, listener: Fd) {
+    let mut order = Vec::new();
+    for number in 0..CLIENTS_IN_A_ROW {
+        let fd = crate::across::accept(listener.raw).value as i32;
+        let mut said = [0; 1];
+        sys::recv(fd, &mut said, 0);
+        order.push(said[0]);
+        if number == 0 {
+            trace::write_note(format_args!("pair"));
+            std::thread::sleep(std::time::Duration::from_millis(300));
+        }
+        sys::send(fd, &said, libc::MSG_NOSIGNAL);
+    }
+    trace!("accepted {order:?}");
+}
+
+const CLIENTS_IN_A_ROW: u8 = 6;
+
+fn clients_in_a_row(v: Variant, first: Fd, target: &RawAddress) {
+    let clients = (0..CLIENTS_IN_A_ROW).map(|number| if number == 0 { first } else { v.client() });
+    let clients: Vec<Fd> = clients
+        .zip(0..)
+        .map(|(client, number): (Fd, u8)| {
+            trace!("connect {}", sys::connect(client.raw, target));
+            sys::send(client.raw, &[number], 0);
+            if number == 0 {
+                // The server is about to be late.
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            client
+        })
+        .collect();
+    for client in clients {
+        let mut back = [0; 1];
+        sys::recv(client.raw, &mut back, libc::MSG_WAITALL);
+        trace!("answered {back:?}");
+    }
 }
 
 fn names_server(_: Variant, listener: Fd) {

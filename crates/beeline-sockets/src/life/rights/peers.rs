@@ -18,7 +18,7 @@ use beeline_shm::sys::{self, call};
 use beeline_stats::Text;
 
 use super::super::{config, pairs, rings};
-use crate::kernel;
+use crate::{io, kernel};
 
 /// What the mapping of the library is called.
 const LIBRARY: &[u8] = b"/libbeeline.so";
@@ -57,14 +57,20 @@ fn has_library(pid: u32) -> bool {
     let args = [libc::AT_FDCWD as usize, path.as_c_str().as_ptr() as usize, flags as usize, 0, 0, 0];
     // SAFETY: a NUL-terminated string and plain numbers.
     let Ok(maps) = (unsafe { call(libc::SYS_openat, args) }) else { return false };
+    let found = io::with_part(|buffer| tells_of_library(maps as i32, buffer));
+    let _ = sys::close(maps as i32);
+    found
+}
+
+/// Whether it stands in what can be read.
+fn tells_of_library(maps: i32, buffer: &mut [u8]) -> bool {
     let mut found = false;
-    let mut buffer = [0u8; 4096];
     // The end of the part before stays in front: a name may lie across.
     let mut kept = 0;
     while !found {
         let room = buffer.get_mut(kept..).unwrap_or_default();
         // SAFETY: a live buffer of the length given.
-        let read = unsafe { call(libc::SYS_read, [maps, room.as_mut_ptr() as usize, room.len(), 0, 0, 0]) };
+        let read = unsafe { call(libc::SYS_read, [maps as usize, room.as_mut_ptr() as usize, room.len(), 0, 0, 0]) };
         let Ok(length @ 1..) = read else { break };
         let end = kept + length;
         let text = buffer.get(..end).unwrap_or_default();
@@ -72,7 +78,6 @@ fn has_library(pid: u32) -> bool {
         kept = end.min(LIBRARY.len() - 1);
         buffer.copy_within(end - kept..end, 0);
     }
-    let _ = sys::close(maps as i32);
     found
 }
 

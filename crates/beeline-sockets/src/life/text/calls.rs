@@ -63,7 +63,7 @@ const SOCKET: [libc::c_long; 25] = [
     libc::SYS_splice,
 ];
 
-const DESCRIPTOR: [libc::c_long; 18] = [
+const DESCRIPTOR: [libc::c_long; 19] = [
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_readv,
@@ -77,6 +77,7 @@ const DESCRIPTOR: [libc::c_long; 18] = [
     libc::SYS_dup2,
     libc::SYS_dup3,
     libc::SYS_fcntl,
+    libc::SYS_io_submit,
     libc::SYS_pidfd_getfd,
     libc::SYS_fork,
     libc::SYS_vfork,

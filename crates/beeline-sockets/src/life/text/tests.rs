@@ -138,11 +138,13 @@ fn what_is_carried_decides() {
         carried.reason()
     };
     use libc::{
-        SYS_close, SYS_epoll_wait, SYS_futex, SYS_getrandom, SYS_io_uring_setup, SYS_ptrace, SYS_read, SYS_recvmsg,
+        SYS_close, SYS_epoll_wait, SYS_futex, SYS_getrandom, SYS_io_submit, SYS_io_uring_setup, SYS_ptrace, SYS_read,
+        SYS_recvmsg,
     };
     assert_eq!(carried(&[SYS_futex, SYS_getrandom, SYS_ptrace, 100_000]), None);
     assert_eq!(carried(&[SYS_futex, SYS_epoll_wait]), Some(Reason::RawSystemCalls));
     assert_eq!(carried(&[SYS_read]), Some(Reason::RawSystemCalls));
+    assert_eq!(carried(&[SYS_io_submit]), Some(Reason::RawSystemCalls));
     // Who looks at other threads reads its files alone, and still is no user of sockets.
     assert_eq!(carried(&[SYS_read, SYS_close, SYS_ptrace]), None);
     assert_eq!(carried(&[SYS_read, SYS_ptrace, SYS_recvmsg]), Some(Reason::RawSystemCalls));

@@ -261,6 +261,28 @@ fn a_reload_that_fails_changes_nothing() {
 }
 
 #[test]
+fn a_reload_without_the_directory_of_trusted_certificates_changes_nothing() {
+    let (mut alpha, mut beta) = friends();
+    let mut world = World::new();
+    let a = alpha.start(&mut world, &[&beta]);
+    beta.start(&mut world, &[]);
+    world.both_up();
+    std::fs::remove_dir_all(alpha.directory.path().join("trusted")).unwrap();
+    let now = world.now;
+    assert!(world.control(a).reload(now).is_err());
+    world.pass(Duration::from_secs(5));
+    assert!(world.up(a).is_some());
+}
+
+#[test]
+fn a_bridge_whose_configuration_names_a_directory_that_is_not_there_does_not_start() {
+    let (alpha, beta) = friends();
+    std::fs::remove_dir_all(alpha.directory.path().join("trusted")).unwrap();
+    let started = Control::with_listeners(&alpha.config(&[&beta], None), Vec::new(), Instant::now());
+    assert!(started.map(|_| ()).unwrap_err().to_string().contains("cannot use the trusted certificates"));
+}
+
+#[test]
 fn stopping_is_told() {
     let (mut alpha, mut beta) = friends();
     let mut world = World::new();

@@ -3,6 +3,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use beeline_status::number::plural;
+
 use super::super::link_rates::LinkRates;
 use super::super::quota::Quota;
 use super::compared::Compared;
@@ -13,7 +15,8 @@ use crate::log;
 
 impl Engine {
     pub(super) fn peer_up(&mut self, up: PeerUp) {
-        log::line(format_args!("peer {} is up at {}, with {} rails", up.name, up.address, up.rails.len()));
+        let rails = plural(up.rails.len() as u64, "rail");
+        log::line(format_args!("peer {} is up at {}, with {rails}", up.name, up.address));
         let peer = Peer {
             id: up.peer,
             name: up.name,
