@@ -59,9 +59,14 @@ impl AnchorBells {
                 Ok(send_bell(self.0).is_ok())
             }
             Err(Errno(libc::ENOBUFS | libc::ENOMEM)) => short().map(|()| false),
-            // A peer that shut down its reading half takes no bells, and needs none: it does not wait for data.
-            Err(_) if !gone() => Ok(false),
-            Err(_) => Err(BellFault::Gone),
+            Err(_) if gone() => Err(BellFault::Gone),
+            // A peer that shut down its reading half takes no bells, and may wait for bytes all the same, by edges. The
+            // half is shut for us, too: to shut it again changes nothing, but wakes who sleeps there.
+            Err(Errno(libc::EPIPE)) => {
+                let _ = kernel::shutdown(self.0, libc::SHUT_WR);
+                Ok(false)
+            }
+            Err(_) => Ok(false),
         }
     }
 

@@ -44,6 +44,7 @@ pub const GROUP: Group = Group {
         Case::new("timer_is_not_starved", FAMILY, timer_is_not_starved),
         Case::new("pipe_is_not_starved", FAMILY, pipe_is_not_starved),
         Case::new("own_shutdown", FAMILY | TRIGGER, own_shutdown),
+        Case::new("edge_with_the_reading_half_shut", FAMILY | MODE, edges::edge_with_the_reading_half_shut),
         Case::new("peek_keeps_level_ready", FAMILY | TRIGGER, peek_keeps_level_ready),
         Case::new("echo_loop", FAMILY | TRIGGER, echo_loop),
         Case::new("forty_connections", FAMILY | TRIGGER, forty_connections),

@@ -57,6 +57,41 @@ pub fn edge_read_until_eagain(v: Variant) {
     }
 }
 
+/// Bytes that come to a connection whose reading half is shut are told of as others are.
+pub fn edge_with_the_reading_half_shut(v: Variant) {
+    let (client, server) = v.pair();
+    let (set, outer) = (epoll_create("set"), epoll_create("outer"));
+    epoll_add(set, server, IN | RDHUP | ET);
+    epoll_add(outer, set, IN | ET);
+    shutdown(server, libc::SHUT_RD);
+    let take = |timeout: i32| {
+        epoll_wait(outer, 4, timeout);
+        epoll_wait(set, 4, timeout);
+        epoll_wait(set, 4, 0);
+    };
+    take(0);
+    for sent in 1..=3 {
+        // A member that has had nothing to tell for a while is looked at no more, but rings.
+        for _ in 0..200 {
+            sys::epoll_wait(EpollCall::Wait, set.raw, 4, 0, None);
+        }
+        send(client, b"x", 0);
+        await_queued(server, sent);
+        take(0);
+    }
+    let main = sys::thread_id();
+    for waits_on in [set, outer] {
+        let thread = std::thread::spawn(move || {
+            trace::set_actor("thread");
+            await_asleep(main);
+            send(client, b"y", 0);
+        });
+        epoll_wait(waits_on, 4, 5_000);
+        let _ = thread.join();
+        take(0);
+    }
+}
+
 pub fn edge_both_directions(v: Variant) {
     let (client, server) = v.pair();
     let set = epoll_create("set");
