@@ -18,6 +18,10 @@ pub trait Storage {
     fn ring_bytes(&self) -> u32;
     /// Whether `end` has said that it is closed. Its anchor may stay open, and then nothing else tells.
     fn is_closed(&self, end: End) -> bool;
+    /// Whether `end` has said that it reads no more.
+    fn reads_no_more(&self, _end: End) -> bool {
+        false
+    }
     /// The cursor of `end`.
     fn cursor(&self, end: End) -> Cursor;
     /// Publishes the cursor of `end`.
@@ -141,6 +145,10 @@ impl Storage for LaneMemory {
     #[inline]
     fn is_closed(&self, end: End) -> bool {
         LaneMemory::flags(self, end) & crate::flags::CLOSED != 0
+    }
+    #[inline]
+    fn reads_no_more(&self, end: End) -> bool {
+        LaneMemory::flags(self, end) & crate::flags::SHUT_RD != 0
     }
     #[inline]
     fn ring_bytes(&self) -> u32 {

@@ -44,6 +44,7 @@ pub const GROUP: Group = Group {
         Case::new("timer_is_not_starved", FAMILY, timer_is_not_starved),
         Case::new("pipe_is_not_starved", FAMILY, pipe_is_not_starved),
         Case::new("own_shutdown", FAMILY | TRIGGER, own_shutdown),
+        Case::new("reset_by_a_send_after_both_halves_are_shut", FAMILY, reset_by_a_send_after_both_halves_are_shut),
         Case::new("edge_with_the_reading_half_shut", FAMILY | MODE, edges::edge_with_the_reading_half_shut),
         Case::new("peek_keeps_level_ready", FAMILY | TRIGGER, peek_keeps_level_ready),
         Case::new("echo_loop", FAMILY | TRIGGER, echo_loop),
@@ -288,6 +289,31 @@ fn own_shutdown(v: Variant) {
     await_hangup(server);
     epoll_wait(set, 4, 0);
     epoll_wait(set, 4, 0);
+}
+
+/// However often it was told of since, a connection that is shut both ways answers the first byte by a reset.
+fn reset_by_a_send_after_both_halves_are_shut(v: Variant) {
+    /// `TCP_FIN_WAIT2` and `TCP_CLOSE` of the kernel.
+    const HAS_ENDED: u8 = 5;
+    const IS_RESET: u8 = 7;
+    let (client, server) = v.pair();
+    let sets = [epoll_create("a"), epoll_create("b")];
+    for set in sets {
+        epoll_add(set, client, IN | ET | libc::EPOLLEXCLUSIVE);
+    }
+    shutdown(client, libc::SHUT_RDWR);
+    until("the peer has heard of the end", || tcp_state(client) == HAS_ENDED);
+    for set in sets {
+        epoll_wait(set, 4, 0);
+        close(set);
+    }
+    let set = epoll_create("set");
+    epoll_add(set, client, IN | RDHUP);
+    epoll_wait(set, 4, 0);
+    send(server, b"x", 0);
+    until("both are reset", || tcp_state(client) == IS_RESET && tcp_state(server) == IS_RESET);
+    send(server, b"x", libc::MSG_NOSIGNAL);
+    poll(&[(client, libc::POLLIN), (server, libc::POLLIN)], 0);
 }
 
 fn peek_keeps_level_ready(v: Variant) {
