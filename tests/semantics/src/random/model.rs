@@ -270,7 +270,8 @@ impl Model {
         }
         let mut entry = [libc::pollfd { fd: fd.raw, events: 0, revents: 0 }];
         sys::poll(&mut entry, 0);
-        self.end(slot, side).reset |= entry[0].revents & libc::POLLERR != 0;
+        // A completion of a send without a copy is an error to poll(2), too.
+        self.end(slot, side).reset |= entry[0].revents & libc::POLLERR != 0 && tcp_state(fd) == tcp::CLOSE;
         self.settle(slot);
     }
 }
