@@ -139,6 +139,14 @@ if [ "$way" = ssh ]; then
     bridges+=($!)
     ip netns exec "$server" "$(command -v sshd)" -D -e -f "$work/beta.sshd" 2> "$work/beta.sshd.log" &
     bridges+=($!)
+    for place in "$client:alpha:10.99.0.1" "$server:beta:10.99.0.2"; do
+        IFS=: read -r namespace name address <<< "$place"
+        for ((i = 0;; i++)); do
+            ip netns exec "$namespace" bash -c ": < /dev/tcp/$address/22" 2>/dev/null && break
+            [ "$i" -lt 100 ] || give_up "the ssh server of $name does not start: $(tail -n 3 "$work/$name.sshd.log")"
+            sleep 0.1
+        done
+    done
     echo "$client" > "$work/client"
     echo "$server" > "$work/server"
 fi
