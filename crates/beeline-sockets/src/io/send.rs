@@ -185,9 +185,13 @@ pub(super) unsafe fn send_iovecs(fd: i32, parts: *const libc::iovec, count: usiz
         Ok(checked) => checked,
         Err(outcome) => return outcome,
     };
-    if first_bogus(parts, bogus).is_some() {
-        return Outcome::fail(libc::EFAULT);
-    }
+    let (parts, total) = match first_bogus(parts, bogus) {
+        Some(bad) => match sent_before(parts, bad, total) {
+            (_, 0) => return send_nothing(fd, desc, flags),
+            before => before,
+        },
+        None => (parts, total),
+    };
     if parts.len() > 1 && total <= GATHERED_BYTES {
         // SAFETY: forwarded from the caller; the parts have been checked.
         return unsafe { send_gathered(fd, parts, flags) };
@@ -195,6 +199,18 @@ pub(super) unsafe fn send_iovecs(fd: i32, parts: *const libc::iovec, count: usiz
     // SAFETY: each iovec's buffer is readable, as the caller guarantees.
     let sources = parts.iter().map(|part| unsafe { Source::from_raw(part.iov_base.cast(), part.iov_len) });
     send_parts(fd, desc, flags, total, sources)
+}
+
+/// What TCP sends of a call whose part `bad` is at an address that cannot be the app's: it copies whole pieces, and
+/// drops that in which it comes to such an address (`tcp_sendmsg_locked`, Linux net/ipv4/tcp.c).
+#[cold]
+fn sent_before(parts: &[libc::iovec], bad: usize, total: usize) -> (&[libc::iovec], usize) {
+    /// Of the memory from which the kernel takes them (`SKB_FRAG_PAGE_ORDER`, net/core/sock.c).
+    const PIECE_BYTES: usize = 32 * 1024;
+    let before = parts.get(..bad).unwrap_or_default();
+    let room = before.iter().fold(0, |sum: usize, part| sum.saturating_add(part.iov_len));
+    // What is beyond the most that one call moves is not looked at.
+    if room >= total { (before, total) } else { (before, room - room % PIECE_BYTES) }
 }
 
 /// Sends small parts as one message: a reader sees all of them or none, as it does of what TCP puts into one segment.

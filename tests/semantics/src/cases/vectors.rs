@@ -27,6 +27,9 @@ pub const GROUP: Group = Group {
         Case::new("recvmmsg_errors", ONCE, recvmmsg_errors),
         Case::new("recvmmsg_timeouts", FAMILY, recvmmsg_timeouts),
         Case::new("writev_after_peer_left", FAMILY, writev_after_peer_left),
+        Case::new("a_bad_piece_after_a_little", FAMILY, a_bad_piece_after_a_little),
+        Case::new("a_bad_piece_after_much", FAMILY, a_bad_piece_after_much),
+        Case::new("a_bad_piece_on_a_broken_connection", ONCE, a_bad_piece_on_a_broken_connection),
     ],
 };
 
@@ -251,4 +254,65 @@ fn writev_after_peer_left(v: Variant) {
     writev(client, &[b"", b""]);
     write(client, b"");
     sendmsg(client, &[b""], libc::MSG_NOSIGNAL);
+}
+
+/// The data, and then a piece that is nowhere.
+fn with_a_bad_piece(data: &[u8]) -> Pieces {
+    let mut pieces = Pieces::of_data(&[data, b"nowhere", b"after it"]);
+    pieces.vectors[1].iov_base = std::ptr::null_mut();
+    pieces
+}
+
+/// Nothing is sent of a little.
+fn a_bad_piece_after_a_little(v: Variant) {
+    let (client, server) = v.pair();
+    for length in [0, 10, 1000, 10_000] {
+        let mut pieces = with_a_bad_piece(&vec![b'x'; length]);
+        trace!("writev {length}: {}", sys::writev(client.raw, &pieces));
+        trace!("sendmsg {length}: {}", sys::sendmsg(client.raw, &mut pieces, 0));
+    }
+    send(client, b"all that comes", 0);
+    await_queued(server, 14);
+    recv(server, 20, 0);
+}
+
+/// Some of much is sent; how much is the kernel's own business.
+fn a_bad_piece_after_much(v: Variant) {
+    let mut data = vec![0; 256_000];
+    beeline_testkit::rng::fill_stream(5, 0, &mut data);
+    for by_writev in [true, false] {
+        let (client, server) = v.pair();
+        let reader = std::thread::spawn(move || {
+            let (mut all, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
+            while let ret @ 1.. = sys::recv(server.raw, &mut buffer, 0).value {
+                all.extend_from_slice(&buffer[..ret as usize]);
+            }
+            all
+        });
+        let mut pieces = with_a_bad_piece(&data);
+        let ret = if by_writev { sys::writev(client.raw, &pieces) } else { sys::sendmsg(client.raw, &mut pieces, 0) };
+        close(client);
+        let all = reader.join().unwrap_or_default();
+        let is_some = ret.value > 0 && ret.size() <= data.len();
+        trace!("some: {is_some}, all that came: {}", is_some && all == data[..ret.size()]);
+    }
+}
+
+/// What is wrong with the connection comes first.
+fn a_bad_piece_on_a_broken_connection(v: Variant) {
+    sys::sigaction(libc::SIGPIPE, super::ignore_signal, 0);
+    let try_both = |client: Fd| {
+        for length in [10, 256_000] {
+            trace!("writev {length}: {}", sys::writev(client.raw, &with_a_bad_piece(&vec![b'x'; length])));
+        }
+    };
+    let (client, _server) = v.pair();
+    shutdown(client, libc::SHUT_WR);
+    try_both(client);
+    let (client, server) = v.pair();
+    set_linger(server, 1, 0);
+    close(server);
+    await_hangup(client);
+    try_both(client);
+    so_error(client);
 }
