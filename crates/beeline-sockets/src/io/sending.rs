@@ -1,5 +1,6 @@
 //! A send that is not done at once: it locks, writes what there is room for, and waits, until it has an answer.
 
+use core::cell::Cell;
 use core::ops::ControlFlow::{self, Break, Continue};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -50,8 +51,9 @@ struct Sending<'p, 'a, I> {
     bulk: Option<bool>,
     /// Where the receiver is: how it is to have its turns.
     turns: Option<Way>,
-    /// Whether the program's call has moved bytes before these.
-    has_moved: bool,
+    /// The bytes of the program's call so far, where these are a part of it. They are counted before a handler may run
+    /// that jumps out.
+    progress: Option<&'p Cell<usize>>,
 }
 
 /// Sends the sources one after the other as one call, on a lane that the caller has pinned.
@@ -63,18 +65,18 @@ pub(super) fn send_pinned<'a>(
     total: usize,
     sources: impl Iterator<Item = Source<'a>>,
 ) -> Outcome {
-    send_part(given, pin, flags, total, sources, false)
+    send_part(given, pin, flags, total, sources, None)
 }
 
-/// As [`send_pinned`], for a part of a call that `has_moved` others before.
+/// As [`send_pinned`], for a part of a call that counts its bytes in `progress`.
 #[inline]
-pub(super) fn send_part<'a>(
+pub(super) fn send_part<'p, 'a>(
     given: i32,
-    pin: &Pin,
+    pin: &'p Pin,
     flags: i32,
     total: usize,
     sources: impl Iterator<Item = Source<'a>>,
-    has_moved: bool,
+    progress: Option<&'p Cell<usize>>,
 ) -> Outcome {
     let desc = pin.desc();
     if desc.is_lane() && desc.side().is(state::OFFERED) {
@@ -94,7 +96,7 @@ pub(super) fn send_part<'a>(
         // On one CPU everything stays in that one's caches.
         bulk: (is_long && turns.is_none()).then(|| desc.bulk.goes_around()),
         turns,
-        has_moved,
+        progress,
     };
     loop {
         if let Break(outcome) = sending.step() {
@@ -106,6 +108,14 @@ pub(super) fn send_part<'a>(
 impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
     fn is_urgent(&self) -> bool {
         self.flags & libc::MSG_OOB != 0
+    }
+
+    /// So many bytes more were taken.
+    #[inline(always)]
+    fn count(&self, taken: usize) {
+        if let Some(progress) = self.progress {
+            progress.set(progress.get() + taken);
+        }
     }
 
     /// Writes what there is room for. The call's answer, or that it goes on.
@@ -131,7 +141,9 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
         }
         let total = self.parts.total;
         if total != 0 && peer_reads_no_more(&guard) {
-            return Break(send_to_closed_reader(fd, guard, self.parts.sent.max(total.min(LOST_MAX))));
+            let taken = self.parts.sent.max(total.min(LOST_MAX));
+            self.count(taken - self.parts.sent);
+            return Break(send_to_closed_reader(fd, guard, taken));
         }
         let (before, tail) = (self.parts.sent, side.tx.tail());
         let shares = guard.shares();
@@ -150,6 +162,7 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
         };
         let published = if quietly { (self.parts.sent - before) as u32 } else { side.tx.tail().wrapping_sub(tail) };
         account(desc, side, published);
+        self.count(published as usize);
         if shares {
             // From here on it is system calls, and looks that need no lock.
             guard.let_others_in();
@@ -269,7 +282,7 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
             }
             return full(fd, desc, guard, sent);
         }
-        let has_moved = sent != 0 || self.has_moved;
+        let has_moved = sent != 0 || self.progress.is_some_and(|progress| progress.get() != 0);
         let timeout = side.snd_timeout_ns.load(Relaxed);
         let patience = self.patience.get_or_insert_with(|| Patience::timeout(timeout));
         if let Some(way) = self.turns.as_mut().filter(|way| way.turn_bytes != 0 && !guard.shares()) {
@@ -335,6 +348,7 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
                         Ok(sent @ 1..) => {
                             let _ = part.split_front(sent);
                             self.parts.sent += sent;
+                            self.count(sent);
                             return true;
                         }
                         // Another thread was first, or memory is short.

@@ -6,6 +6,7 @@
 //! 2. Both happen under the lock of the direction, with pipe calls that never wait ([`Pipe`]).
 //! 3. Waiting is done before, with no lock held: for the pipe first, as the kernel does, then for the lane.
 
+use core::cell::Cell;
 use core::ops::ControlFlow::{Break, Continue};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -30,7 +31,7 @@ use crate::desc::{Desc, Pin};
 use crate::ending::{Next, observe};
 use crate::side::{SideState, state};
 use crate::wait::{Patience, Woken};
-use crate::{Errno, Outcome, guards, kernel, table};
+use crate::{Errno, Outcome, cancel, guards, kernel, process, table};
 
 /// The flags that splice(2) knows.
 const SPLICE_FLAGS: u32 = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
@@ -55,23 +56,54 @@ pub unsafe fn sendfile(out_fd: i32, in_fd: i32, offset: *mut i64, count: usize) 
         return Outcome::fail(libc::EFAULT);
     }
     // SAFETY: null or valid, as the caller guarantees.
-    let given = unsafe { offset.as_mut() };
-    let start = match file_start(in_fd, given.as_deref().copied(), count) {
+    let given = unsafe { offset.as_ref() }.copied();
+    let start = match file_start(in_fd, given, count) {
         Ok(start) => start,
         Err(errno) => return Outcome::Fail(errno),
     };
-    let file = File { fd: in_fd, given: given.as_deref().copied(), start, count: count.min(TRANSFER_MAX) };
+    let file = File { fd: in_fd, given, start, count: count.min(TRANSFER_MAX) };
     // As in the kernel, the call is about the connection that it began with, whatever becomes of the number.
     let Some(desc) = table::get(out_fd) else { return Outcome::Kernel };
     let Some(pin) = guards::pin(out_fd, desc) else { return left(out_fd, desc, 0) };
-    let (done, outcome) = pin.while_waiting(|| with_part(|part| file.send(out_fd, &pin, part)));
-    match given {
-        Some(offset) => *offset = start + done as i64,
-        None => {
-            let _ = seek(in_fd, start + done as i64, libc::SEEK_SET);
+    let progress = Progress { file: in_fd, offset, start, sent: Cell::new(0), generation: process::generation() };
+    let outcome = cancel::undoing(&progress, Progress::store, || {
+        pin.while_waiting(|| with_part(|part| file.send(out_fd, &pin, part, &progress.sent)))
+    });
+    progress.store();
+    match progress.sent.get() {
+        0 => outcome,
+        sent => Outcome::Done(sent as isize),
+    }
+}
+
+/// How far a sendfile(2) is.
+struct Progress {
+    file: i32,
+    /// The program's, or null.
+    offset: *mut i64,
+    start: i64,
+    sent: Cell<usize>,
+    /// Of the process that made the call.
+    generation: u32,
+}
+
+impl Progress {
+    /// Moves the offset, or else the file's position, by what was sent: also when a handler jumps out of the call, or
+    /// the thread is cancelled in it. The kernel leaves both alone where nothing was sent.
+    fn store(&self) {
+        let sent = self.sent.get();
+        if sent == 0 {
+            return;
+        }
+        let next = self.start + sent as i64;
+        if !self.offset.is_null() {
+            // SAFETY: valid, as the caller of sendfile(2) guarantees.
+            unsafe { *self.offset = next };
+        } else if self.generation == process::generation() {
+            // The child of a handler's fork shares the position with its parent, whose call has it move.
+            let _ = seek(self.file, next, libc::SEEK_SET);
         }
     }
-    if done != 0 { Outcome::Done(done as isize) } else { outcome }
 }
 
 /// What sendfile(2) is to send.
@@ -84,32 +116,35 @@ struct File {
 }
 
 impl File {
-    /// Sends it part by part: how much was sent, and what the call returns if that is nothing.
-    fn send(&self, given: i32, pin: &Pin, buffer: &mut [u8]) -> (usize, Outcome) {
-        let mut done = 0usize;
-        while done < self.count {
-            let want = buffer.len().min(self.count - done);
-            let args = [self.fd as usize, buffer.as_mut_ptr() as usize, want, self.start as usize + done, 0, 0];
+    /// Sends it part by part, and counts in `done` what was sent. Returns what the call returns if that is nothing.
+    fn send(&self, given: i32, pin: &Pin, buffer: &mut [u8], done: &Cell<usize>) -> Outcome {
+        loop {
+            let before = done.get();
+            if before >= self.count {
+                break;
+            }
+            let want = buffer.len().min(self.count - before);
+            let args = [self.fd as usize, buffer.as_mut_ptr() as usize, want, self.start as usize + before, 0, 0];
             // SAFETY: the buffer is live and `want` long.
             let read = match unsafe { call(libc::SYS_pread64, args) } {
                 Ok(0) => break,
                 Ok(read) => read,
-                Err(errno) => return (done, self.unreadable(errno)),
+                Err(errno) => return self.unreadable(errno),
             };
             // SAFETY: the buffer holds `read` bytes.
             let source = unsafe { Source::from_raw(buffer.as_ptr().cast(), read) };
-            match sending::send_part(given, pin, 0, read, core::iter::once(source), done != 0) {
+            match sending::send_part(given, pin, 0, read, core::iter::once(source), Some(done)) {
                 Outcome::Done(sent) => {
-                    done += sent as usize;
+                    done.set(before + sent as usize);
                     if (sent as usize) < read {
                         break;
                     }
                 }
                 // Where the lane became TCP in between, the kernel goes on from here.
-                outcome => return (done, outcome),
+                outcome => return outcome,
             }
         }
-        (done, Outcome::OK)
+        Outcome::OK
     }
 
     fn unreadable(&self, errno: Errno) -> Outcome {

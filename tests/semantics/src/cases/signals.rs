@@ -24,7 +24,7 @@ macro_rules! each_waiter {
 
 const INTERRUPTED: [Case; 48] = with_all_waiters!(each_waiter);
 
-const OTHERS: [Case; 28] = [
+const OTHERS: [Case; 29] = [
     Case::new("accept_without_restart", FAMILY, |v| accept_interrupted(v, 0)),
     Case::new("accept_with_restart", FAMILY, |v| accept_interrupted(v, libc::SA_RESTART)),
     // Of a kind that faults raise, too.
@@ -47,6 +47,7 @@ const OTHERS: [Case; 28] = [
     Case::new("handler_during_busy_traffic", ONCE, handler_during_busy_traffic),
     Case::new("siglongjmp_out_of_recv", FAMILY, siglongjmp_out_of_recv),
     Case::new("siglongjmp_many_times", ONCE, siglongjmp_many_times),
+    Case::new("siglongjmp_out_of_sendfile", ONCE, partial::siglongjmp_out_of_sendfile),
     Case::new("ignored_signal_does_not_interrupt", ONCE, ignored_signal_does_not_interrupt),
     Case::new("blocked_signal_does_not_interrupt", ONCE, blocked_signal_does_not_interrupt),
     Case::new("ppoll_mask_lets_it_in", ONCE, ppoll_mask_lets_it_in),
@@ -58,10 +59,10 @@ const OTHERS: [Case; 28] = [
     Case::new("sigpipe_counts", FAMILY, sigpipe_counts),
 ];
 
-const CASES: [Case; 76] = {
-    let mut cases = [OTHERS[0]; 76];
+const CASES: [Case; 77] = {
+    let mut cases = [OTHERS[0]; 77];
     let mut at = 0;
-    while at < 76 {
+    while at < 77 {
         cases[at] = if at < 48 { INTERRUPTED[at] } else { OTHERS[at - 48] };
         at += 1;
     }

@@ -1,6 +1,7 @@
-//! Signals that come when a call has moved some bytes: it returns those, whether its handler restarts calls or not.
+//! Signals that come when a call has moved some bytes: it returns those, whether its handler restarts calls or not, and
+//! a handler that jumps out finds them counted.
 
-use super::{HANDLED, count};
+use super::{HANDLED, count, ignore_early_alarms};
 use crate::trace;
 use crate::traced::*;
 use crate::variant::Variant;
@@ -46,4 +47,35 @@ pub(super) fn waitall_returns_what_it_has(v: Variant, flags: i32) {
     send(server, b"rest", 0);
     await_queued(client, 4);
     recv(client, 8, 0);
+}
+
+unsafe extern "C" {
+    fn semantics_sendfile_or_jump(to: i32, from: i32, offset: *mut i64, count: usize, signal: i32) -> i64;
+}
+
+/// The offset, or the file's position, is behind what was sent.
+pub(super) fn siglongjmp_out_of_sendfile(v: Variant) {
+    // More than any buffer.
+    const LENGTH: usize = 64 << 20;
+    for by_offset in [true, false] {
+        let (client, server) = v.pair();
+        let file = sys::file_with(&[]);
+        // SAFETY: numbers.
+        unsafe { libc::ftruncate(file, LENGTH as i64) };
+        let mut offset = 0;
+        let place = if by_offset { &raw mut offset } else { std::ptr::null_mut() };
+        ignore_early_alarms();
+        sys::alarm_ms(20, 20);
+        // SAFETY: the offset is NULL or valid; the jump crosses C frames and sendfile only, never a frame of Rust.
+        let ret = unsafe { semantics_sendfile_or_jump(client.raw, file, place, LENGTH, libc::SIGALRM) };
+        sys::alarm_ms(0, 0);
+        let reached = if by_offset { offset } else { sys::lseek(file, 0, libc::SEEK_CUR).value };
+        close(client);
+        let (mut got, mut buffer) = (0, vec![0; 1 << 16]);
+        while let count @ 1.. = sys::recv(server.raw, &mut buffer, 0).value {
+            got += count;
+        }
+        trace!("sendfile or jump: {ret}, all that was counted arrived: {}", got == reached);
+        close(server);
+    }
 }
