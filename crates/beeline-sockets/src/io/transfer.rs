@@ -413,6 +413,7 @@ fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool, buffer: &
             drop(guard);
             let part = match if broken { Ok(0) } else { take(&mut end, buffer, count - moved) } {
                 Err(_) if moved != 0 => return Ok(moved),
+                Err(Outcome::Fail(Errno(libc::EAGAIN))) if !nonblocking => continue,
                 taken => taken?,
             };
             // SAFETY: the buffer holds that many bytes.
@@ -433,6 +434,8 @@ fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool, buffer: &
         if free != 0 {
             let part = match take(&mut end, buffer, free.min(count - moved)) {
                 Err(_) if moved != 0 => return Ok(moved),
+                // Somebody else emptied the pipe; it is waited for again.
+                Err(Outcome::Fail(Errno(libc::EAGAIN))) if !nonblocking => continue,
                 taken => taken?,
             };
             // There is room for all of it: nobody else writes, and room only grows. A peer that is gone took it

@@ -1,7 +1,7 @@
 //! splice between a connection and a pipe that splice has used before: the kernel no longer promises that such an end
-//! can be asked without waiting, and moves bytes all the same.
+//! can be asked without waiting, and moves bytes all the same. And a pipe that other threads empty meanwhile.
 
-use crate::case::axes::{FAMILY, MODE};
+use crate::case::axes::{FAMILY, MODE, ONCE};
 use crate::case::{Case, Group};
 use crate::trace;
 use crate::traced::*;
@@ -15,6 +15,7 @@ pub const GROUP: Group = Group {
         Case::new("spliced_into_before_and_full", FAMILY, spliced_into_before_and_full),
         Case::new("spliced_out_before", FAMILY | MODE, spliced_out_before),
         Case::new("spliced_out_before_and_empty", FAMILY, spliced_out_before_and_empty),
+        Case::new("spliced_out_by_several", ONCE, spliced_out_by_several),
     ],
 };
 
@@ -95,4 +96,31 @@ fn spliced_out_before_and_empty(v: Variant) {
     splice(out, client, 9);
     await_queued(server, 7);
     recv(server, 10, 0);
+}
+
+/// Threads that wait for one pipe: a byte is for one of them, and the others go on waiting.
+fn spliced_out_by_several(v: Variant) {
+    const ROUNDS: i64 = 3000;
+    let (client, server) = v.pair();
+    let (out, into) = a_pipe("out", "in");
+    let splicer = || {
+        std::thread::spawn(move || {
+            let mut moved = 0;
+            loop {
+                match sys::splice(out.raw, None, client.raw, None, 1, 0) {
+                    ret if ret.value == 1 => moved += 1,
+                    ret => return (moved, ret.to_string()),
+                }
+            }
+        })
+    };
+    let splicers = [splicer(), splicer(), splicer()];
+    let mut byte = [0];
+    let came = (0..ROUNDS)
+        .take_while(|_| sys::write(into.raw, b"x").value == 1 && sys::recv(server.raw, &mut byte, 0).value == 1)
+        .count();
+    close(into);
+    let ends = splicers.map(|splicer| splicer.join().unwrap_or_default());
+    let moved: i64 = ends.iter().map(|(moved, _)| moved).sum();
+    trace!("came {came}, moved {moved}, ended with {:?}", ends.map(|(_, end)| end));
 }
