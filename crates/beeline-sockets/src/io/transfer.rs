@@ -10,7 +10,7 @@ use core::cell::Cell;
 use core::ops::ControlFlow::{Break, Continue};
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::{Since, Source};
+use beeline_lane::{Fault, Since, Source};
 use beeline_shm::sys::{SysResult, call};
 
 use super::blocking::{Waited, wait_readable, wait_writable};
@@ -24,10 +24,10 @@ use super::readiness::receive_over;
 use super::receive;
 use super::receiving::{self, end_of_stream};
 use super::send::{self};
-use super::sending;
+use super::{sending, urgent};
 use crate::anchor::Anchor;
 use crate::app_memory::in_first_page;
-use crate::desc::{Desc, Pin};
+use crate::desc::{Desc, Pin, RxGuard};
 use crate::ending::{Next, observe};
 use crate::side::{SideState, state};
 use crate::wait::{Patience, Woken};
@@ -294,6 +294,23 @@ fn at_urgent_byte(desc: &Desc, side: &SideState) -> Result<usize, Outcome> {
     if goes_on && side.nonblock.load(Relaxed) != 0 { Err(Outcome::fail(libc::EAGAIN)) } else { Ok(0) }
 }
 
+/// Copies what a splice from a lane may move: nothing from an urgent byte on. `None` where one comes next, or one to
+/// pass over.
+fn copy_movable(guard: &RxGuard, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
+    let Some((bound, _)) = guard.reader().readable()? else { return Ok(None) };
+    // A later mark stands behind these.
+    let want = buffer.len().min(bound as usize);
+    peeked::copy_unread(guard, 0, &mut buffer[..want]).map(Some)
+}
+
+/// Passes over an urgent byte that a later one has replaced, as TCP does by itself when that comes. `false` at one that
+/// is not replaced.
+#[cold]
+fn pass_replaced(guard: &RxGuard, fd: i32) -> bool {
+    let mark = guard.reader().view().mark;
+    mark.is_none_or(|mark| mark.distance != 0 || !mark.arrived) && urgent::pass(guard, &Anchor(fd))
+}
+
 /// What a splice from a lane returns if nothing will come any more.
 fn nothing_more(side: &SideState) -> Result<usize, Outcome> {
     end_of_stream(side).map(|()| 0).map_err(Outcome::Fail)
@@ -324,13 +341,14 @@ fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool, buffer: &mu
             None => return Err(left(given, desc, 0)),
         };
         let (fd, side) = (pin.fd(given), guard.side);
-        if guard.reader().hole() != 0 {
-            drop(guard);
-            return if moved != 0 { Ok(moved) } else { at_urgent_byte(desc, side) };
-        }
-        let want = buffer.len().min(count - moved);
-        let found = match peeked::copy_unread(&guard, 0, &mut buffer[..want]) {
-            Ok(found) => found,
+        let room = buffer.len().min(count - moved);
+        let found = match copy_movable(&guard, &mut buffer[..room]) {
+            Ok(Some(found)) => found,
+            Ok(None) if pass_replaced(&guard, fd) => continue,
+            Ok(None) => {
+                drop(guard);
+                return if moved != 0 { Ok(moved) } else { at_urgent_byte(desc, side) };
+            }
             Err(failure) => {
                 drop(guard);
                 if fault(fd, desc, failure, 0) == Next::Kernel {
@@ -342,11 +360,11 @@ fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool, buffer: &mu
         if found != 0 {
             match end.put(&mut buffer[..found]) {
                 Ok(taken) => {
-                    // A fault is found again by the next look.
-                    let _ = peeked::skip(&guard, taken, &Anchor(fd));
+                    // A fault is found again by the next look, which is the next call's.
+                    let is_skipped = peeked::skip(&guard, taken, &Anchor(fd)) == Ok(taken);
                     receive::account(desc, side, taken);
                     moved += taken;
-                    if moved == count || taken < found {
+                    if moved == count || taken < found || !is_skipped {
                         return Ok(moved);
                     }
                 }

@@ -63,6 +63,8 @@ pub const GROUP: Group = Group {
         Case::new("of_no_bytes", FAMILY, bytes::of_no_bytes),
         Case::new("close_with_it_unread", FAMILY, bytes::close_with_it_unread),
         Case::new("spliced", ONCE, bytes::spliced),
+        Case::new("spliced_in_line", FAMILY | MODE, inline::spliced),
+        Case::new("spliced_after_a_second", FAMILY, bytes::spliced_after_a_second),
         Case::new("sigurg", FAMILY, signals::sigurg),
         Case::new("sigurg_owner_by_ioctl", ONCE, signals::sigurg_owner_by_ioctl),
         Case::new("sigurg_owner_before_connect", ONCE, signals::sigurg_owner_before_connect),

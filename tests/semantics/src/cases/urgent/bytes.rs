@@ -273,6 +273,25 @@ pub(super) fn spliced(v: Variant) {
     look(server);
 }
 
+/// The reader stands at the first urgent byte, which the second one makes pass, also for who splices.
+pub(super) fn spliced_after_a_second(v: Variant) {
+    let (client, server) = v.pair();
+    let (_, ends) = sys::pipe2(0);
+    send(client, b"ab1", OOB);
+    await_urgent(server);
+    recv(server, 8, 0);
+    send(client, b"cd2", OOB);
+    settle(server);
+    for _ in 0..2 {
+        trace!("splice {}", sys::splice(server.raw, None, ends[1], None, 10, 0));
+        look(server);
+    }
+    read(Fd::new(ends[0], "pipe"), 16);
+    recv(server, 8, OOB);
+    send(client, b"ef", 0);
+    recv(server, 8, 0);
+}
+
 pub(super) fn many_rounds(v: Variant) {
     let (client, server) = v.pair();
     let mut right = true;

@@ -1,8 +1,10 @@
 //! `SO_OOBINLINE`: urgent bytes that stay in line.
 
 use super::{OOB, await_urgent, look, settle};
+use crate::trace;
 use crate::traced::*;
 use crate::variant::Variant;
+use beeline_testkit::sys;
 
 pub(super) fn inline(v: Variant) {
     let (client, server) = v.pair();
@@ -19,6 +21,29 @@ pub(super) fn inline(v: Variant) {
     recv(server, 8, libc::MSG_PEEK);
     recv(server, 8, 0);
     look(server);
+}
+
+/// What is spliced ends before the urgent byte, in line or not, and is moved once.
+pub(super) fn spliced(v: Variant) {
+    let (client, server) = v.pair();
+    set_inline(server, 1);
+    let (_, ends) = sys::pipe2(0);
+    send(client, b"ab", 0);
+    send(client, b"!", OOB);
+    send(client, b"cd", 0);
+    await_urgent(server);
+    settle(server);
+    for _ in 0..2 {
+        trace!("splice {}", sys::splice(server.raw, None, ends[1], None, 10, 0));
+        look(server);
+    }
+    read(Fd::new(ends[0], "pipe"), 16);
+    recv(server, 8, 0);
+    look(server);
+    send(client, b"ef", 0);
+    await_queued(server, 2);
+    trace!("splice {}", sys::splice(server.raw, None, ends[1], None, 10, 0));
+    read(Fd::new(ends[0], "pipe"), 16);
 }
 
 fn set_inline(fd: Fd, inline: i32) {
