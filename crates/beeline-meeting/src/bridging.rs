@@ -68,7 +68,11 @@ pub fn shut(door: i32, silent: impl IntoIterator<Item = i32>) {
 /// Why the client cannot be served; the caller closes its anchor.
 pub fn take_client(anchor: i32) -> Option<Result<(ConnName, LaneEnd), Verdict>> {
     match hello_io::look(anchor) {
-        Waiting::Silence => return None,
+        Waiting::Silence => {
+            // Whoever waits for it is woken by anything.
+            strangers::see_urgent(anchor);
+            return None;
+        }
         Waiting::Gone => return Some(Err(Verdict::Rejected)),
         Waiting::Message => {}
     }
@@ -460,5 +464,22 @@ impl Bells for EndBells<'_> {
     }
     fn unplug(&self) {
         AnchorBells(self.0.anchor).unplug();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use beeline_testkit::hostile::Client;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn an_urgent_byte_is_heard_of_a_client_that_was_silent() {
+        let (client, server) = UnixStream::pair().unwrap();
+        let (client, anchor) = (Client::of(client.into()), server.as_raw_fd());
+        assert!(take_client(anchor).is_none());
+        client.send_urgent(b'x', &[]).unwrap();
+        assert!(take_client(anchor).is_some(), "the kernel calls it readable");
     }
 }

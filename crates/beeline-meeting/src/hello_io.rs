@@ -108,7 +108,8 @@ pub enum Waiting {
     Gone,
 }
 
-/// Looks whether the client has spoken, taking nothing.
+/// Looks whether the client has spoken, taking nothing. An urgent byte is nothing unless it lies among the others
+/// ([`strangers::see_urgent`](crate::strangers::see_urgent)).
 pub fn look(anchor: i32) -> Waiting {
     let mut bytes = [0u8; HELLO_BYTES];
     // Without room for control data a look copies no descriptor.
@@ -298,6 +299,22 @@ mod tests {
         crate::strangers::close(server.into_raw_fd());
         assert!(began.elapsed() < std::time::Duration::from_secs(2), "{:?}", began.elapsed());
         assert!(client.is_sent_away());
+    }
+
+    #[test]
+    fn an_urgent_byte_is_heard_where_it_lies_among_the_others() {
+        use beeline_testkit::hostile::Client;
+        for waits in [look, look_again] {
+            let (client, server) = UnixStream::pair().unwrap();
+            let (client, anchor) = (Client::of(client.into()), server.as_raw_fd());
+            assert_eq!(waits(anchor), Waiting::Silence);
+            crate::strangers::see_urgent(anchor);
+            assert_eq!(waits(anchor), Waiting::Silence);
+            client.send_urgent(b'x', &[]).unwrap();
+            // What the kernel calls readable is nobody silent.
+            assert_ne!(kernel::poll_now(anchor, libc::POLLIN) & libc::POLLIN, 0);
+            assert_ne!(waits(anchor), Waiting::Silence);
+        }
     }
 
     #[test]

@@ -149,8 +149,9 @@ pub fn hides_rights(anchor: i32) -> bool {
 }
 
 /// Has an urgent byte lie among the others. It can have descriptors, too; a look passes over it otherwise, and whoever
-/// takes what lies behind it drops it with them.
-fn see_urgent(anchor: i32) {
+/// takes what lies behind it drops it with them. The kernel calls an anchor readable in which nothing else lies, so who
+/// waits until there is something to look at says this before.
+pub fn see_urgent(anchor: i32) {
     let _ = kernel::setsockopt(anchor, libc::SOL_SOCKET, libc::SO_OOBINLINE, &1i32);
 }
 

@@ -5,7 +5,7 @@
 //! ([`beeline_testkit::hostile`]) runs without the library, in the process of the case; the server is a child with it.
 //!
 //! Every case runs against two servers: one that sleeps in `accept` and gives each connection a thread, and one that
-//! waits for everything in one `epoll` set.
+//! waits for everything in one `epoll` set. Some cases start others of their own.
 
 mod crashes;
 mod doors;
@@ -76,10 +76,18 @@ impl Target {
     /// # Errors
     /// When it does not start or does not say where it listens.
     pub fn start(kind: &str, library: &Path) -> Result<Self> {
+        // What is lost shows soon beside what is kept for the next client.
+        Self::start_with(kind, library, "pool_lanes_max=8")
+    }
+
+    /// The same with other options.
+    ///
+    /// # Errors
+    /// As [`Target::start`].
+    pub fn start_with(kind: &str, library: &Path, options: &str) -> Result<Self> {
         let mut command = child::program(&format!("serve:{kind}"));
         preload::apply(&mut command, Some(library));
-        // What is lost shows soon beside what is kept for the next client.
-        preload::options(&mut command, "pool_lanes_max=8");
+        preload::options(&mut command, options);
         Self::from_command(&mut command, library)
     }
 
@@ -136,6 +144,20 @@ impl Target {
         }
         self.expect_within("the lane is counted", |target| Ok(target.carried()?.accelerated > before))?;
         servers::ask(self.address, PATIENCE).with_context(|| format!("{when}: an honest client over TCP"))
+    }
+
+    /// CPU time that the server has used.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id()))?;
+        // From the state on, proc_pid_stat(5): utime and stime are the twelfth and thirteenth.
+        let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+        let ticks: u64 = fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
+        // SAFETY: no preconditions.
+        let ticks_per_second = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) })?;
+        Ok(Duration::from_millis(ticks * 1000 / ticks_per_second.max(1)))
     }
 
     /// What the server's library counted.

@@ -302,6 +302,8 @@ fn accept_blocking(call: &mut Accepting, pin: &Pin) -> Result<i32, Errno> {
         }
         if elsewhere {
             pin.while_waiting(|| kept.leave(listener));
+        } else if over_tcp || at_door {
+            pin.while_waiting(|| patience.woke_in_vain());
         }
     }
 }

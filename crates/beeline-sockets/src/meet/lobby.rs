@@ -28,6 +28,7 @@
 //! Ends that wait for their client's next connection are here, too, in places of their own ([`kept`]).
 //!
 //! Nothing is told of a client before it has spoken. What it has said stays in its anchor until somebody accepts it.
+//! Whatever the kernel calls readable has spoken, is gone, or is heard once: nobody wakes a server again and again.
 
 mod kept;
 mod spoken;
@@ -393,6 +394,8 @@ fn park_for(listener: &Listener, anchor: i32, user: u32) -> Option<i32> {
         lobby.drop_client(place);
         stats::poisoned(Poison::HelloSilent);
     }
+    // What wakes whoever waits is seen by whoever looks, and ends in the client's going.
+    strangers::see_urgent(anchor);
     let hidden = hidden::hide(anchor);
     let event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: hidden as u64 };
     if kernel::epoll_ctl(set, libc::EPOLL_CTL_ADD, hidden, Some(event)).is_err() {
@@ -431,6 +434,11 @@ pub(super) fn give_up_kept(lobby: &Lobby) -> bool {
     let any = lobby.kept.any();
     lobby.kept.drop_all(lobby.fd());
     any
+}
+
+/// Whether the rules let this client in, whatever it says.
+pub(super) fn welcomes(anchor: i32) -> bool {
+    is_welcome(trust::peer_uid(anchor))
 }
 
 /// Whether the rules let clients of this user in. Who is told of it would find nobody to accept otherwise.

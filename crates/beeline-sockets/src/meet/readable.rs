@@ -84,6 +84,7 @@ fn let_in(desc: &'static Desc, listener: &'static Listener) -> bool {
             }
         };
         let waiting = match hello_io::look_closely(anchor) {
+            Waiting::Silence if !lobby::welcomes(anchor) => Waiting::Gone,
             Waiting::Silence if lobby::await_hello(desc, listener, anchor) => hello_io::look_closely(anchor),
             waiting => waiting,
         };

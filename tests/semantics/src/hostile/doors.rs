@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 const RING: u32 = 1 << 16;
 
@@ -20,6 +21,9 @@ pub const CASES: &[Case] = &[
     Case { name: "silent_client", body: silent_client },
     Case { name: "silent_clients_by_the_hundred", body: silent_clients_by_the_hundred },
     Case { name: "silent_client_speaks_late", body: silent_client_speaks_late },
+    Case { name: "silent_client_sends_an_urgent_byte", body: silent_client_sends_an_urgent_byte },
+    Case { name: "urgent_byte_at_a_polled_listener", body: urgent_byte_at_a_polled_listener },
+    Case { name: "silent_stranger_who_is_not_let_in", body: silent_stranger_who_is_not_let_in },
     Case { name: "client_without_a_name", body: client_without_a_name },
     Case { name: "client_with_a_strange_name", body: client_with_a_strange_name },
     Case {
@@ -64,6 +68,53 @@ fn silent_client_speaks_late(target: &mut Target) -> Result<()> {
     let before = target.carried()?.accelerated;
     client.say_hello(&lane)?;
     target.expect_within("the late hello is taken", |target| Ok(target.carried()?.accelerated > before))
+}
+
+fn silent_client_sends_an_urgent_byte(target: &mut Target) -> Result<()> {
+    expect_urgent_bytes_heard(target, Target::client)
+}
+
+/// A client that was silent and sends one urgent byte is heard, and sent away: the kernel tells of it until then.
+fn expect_urgent_bytes_heard(target: &mut Target, connect: impl Fn(&mut Target) -> Result<Client>) -> Result<()> {
+    /// A server that was kept from running may take the byte out as it looks for a hello, and put the client aside.
+    const CLIENTS: usize = 3;
+    let mut cost = Vec::new();
+    for _ in 0..CLIENTS {
+        let client = connect(target)?;
+        // What it is waited for, and more.
+        std::thread::sleep(Duration::from_millis(300));
+        let (began, before) = (Instant::now(), target.cpu_time()?);
+        client.send_urgent(b'x', &[])?;
+        let mut entry = [libc::pollfd { fd: client.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+        sys::poll(&mut entry, 3_000);
+        if entry[0].revents != 0 {
+            return target.visit();
+        }
+        cost.push((target.cpu_time()?.saturating_sub(before), began.elapsed()));
+    }
+    anyhow::bail!("they stay, and the server has used so much CPU time: {cost:?}");
+}
+
+fn urgent_byte_at_a_polled_listener(target: &mut Target) -> Result<()> {
+    // One that blocks is called readable only for clients that have spoken, so it takes them out of the door.
+    let mut polled = Target::start("polling", &target.library)?;
+    polled.expect_honest_service("before")?;
+    expect_urgent_bytes_heard(&mut polled, Target::client)?;
+    expect_urgent_bytes_heard(&mut polled, |polled| as_nobody_special(|| polled.client()))?;
+    polled.expect_honest_service("after")
+}
+
+fn silent_stranger_who_is_not_let_in(target: &mut Target) -> Result<()> {
+    // Whatever it says later it would be sent away for: no place is kept for it.
+    if !is_root() {
+        return Ok(());
+    }
+    let mut polled = Target::start_with("polling", &target.library, "foreign_uid=off")?;
+    polled.expect_honest_service("before")?;
+    let stranger = as_nobody_special(|| polled.client())?;
+    ensure!(stranger.is_sent_away(), "it waits");
+    ensure!(polled.carried()?.fallen_back.contains_key("foreign_user"), "not counted: {}", polled.carried()?);
+    polled.expect_honest_service("after")
 }
 
 /// A client that is refused for its name may find the door closed before it has spoken.

@@ -1,4 +1,4 @@
-//! The programs of the hostile cases: two echo servers and the clients that use them, all with plain calls.
+//! The programs of the hostile cases: three echo servers and the clients that use them, all with plain calls.
 
 use super::announce;
 use anyhow::{Context, Result, bail, ensure};
@@ -32,12 +32,17 @@ pub fn serve(kind: &str) {
     }
     match kind {
         "epoll" => serve_by_epoll(fd),
-        _ => serve_by_threads(fd),
+        "polling" => serve_by_threads(fd, true),
+        _ => serve_by_threads(fd, false),
     }
 }
 
-fn serve_by_threads(listener: i32) {
+/// `polls` says that the server asks whether somebody is there before it accepts.
+fn serve_by_threads(listener: i32, polls: bool) {
     loop {
+        if polls {
+            sys::poll(&mut [libc::pollfd { fd: listener, events: libc::POLLIN, revents: 0 }], -1);
+        }
         let ret = sys::accept(listener);
         if !ret.is_ok() {
             // Descriptors may be short for a while; a server that spins on that would be no better.
@@ -214,6 +219,6 @@ pub fn serve_later() -> Result<()> {
     if let Some(address) = sys::getsockname(fd, 128).1.decode() {
         println!("{address}");
     }
-    serve_by_threads(fd);
+    serve_by_threads(fd, false);
     Ok(())
 }

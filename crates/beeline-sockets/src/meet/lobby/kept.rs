@@ -12,6 +12,7 @@ use beeline_wire::Endpoint;
 use crate::kernel;
 use crate::meet::hello_io::{self, Waiting};
 use crate::meet::pool::{self, PooledLane};
+use crate::meet::strangers;
 use crate::static_ref::StaticRef;
 
 /// A hello that was said again.
@@ -112,6 +113,10 @@ impl Ends {
             Some(oldest)
         });
         let Some(place) = place else { return false };
+        // One that was kept before has been told.
+        if !lane.stands.is_again() {
+            strangers::see_urgent(anchor);
+        }
         let event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: anchor as u64 };
         if kernel::epoll_ctl(set, libc::EPOLL_CTL_ADD, anchor, Some(event)).is_err() {
             return false;

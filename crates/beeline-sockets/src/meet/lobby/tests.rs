@@ -1,6 +1,14 @@
-//! How long the lobby waits, and for whom.
+//! How long the lobby waits, and for whom, and what it hears.
+
+use std::os::fd::IntoRawFd;
+use std::os::unix::net::UnixStream;
+
+use beeline_lane::End;
+use beeline_testkit::hostile::Client;
 
 use super::*;
+use crate::meet::listener::LISTENERS;
+use crate::meet::pool;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -57,4 +65,48 @@ fn one_long_wait_is_free_and_others_pay_for_none() {
     assert!(lobby.may_await(7, now_ns + CREDIT_NS));
     lobby.note_in_vain(7, now_ns, RESPITE_NS);
     assert!(!lobby.may_await(7, now_ns + RESPITE_NS - 1) && lobby.may_await(7, now_ns + RESPITE_NS));
+}
+
+/// A client that has come and says nothing, and the server's end.
+fn silent_client() -> (Client, i32) {
+    let (client, server) = UnixStream::pair().unwrap();
+    (Client::of(client.into()), server.into_raw_fd())
+}
+
+#[test]
+fn an_urgent_byte_is_heard_of_a_client_that_was_silent() {
+    let listener = LISTENERS.take().unwrap();
+    listener.begin(1, "127.0.0.1:1".parse().unwrap());
+    listener.lobby.open();
+    let (client, anchor) = silent_client();
+    {
+        let _guard = listener.lock.lock();
+        assert!(park(listener, anchor).is_some());
+    }
+    assert!(any_spoken(listener) == Who::Nobody);
+    client.send_urgent(b'x', &[]).unwrap();
+    assert!(any_spoken(listener) == Who::New, "the kernel calls it readable");
+    dismiss(listener);
+    assert!(client.is_sent_away());
+    listener.lobby.close();
+    LISTENERS.give(listener);
+}
+
+#[test]
+fn an_urgent_byte_ends_an_end_that_is_kept() {
+    let lobby = lobby();
+    lobby.open();
+    let lane = pool::client_lane(31).unwrap().sent();
+    let (client, anchor) = silent_client();
+    let anchor = hidden::hide(anchor);
+    lane.stands.keep_anchor(anchor, 31);
+    assert!(keep(&lobby, lane));
+    let look = || lobby.kept.of(anchor).map(kept::End::look);
+    assert_eq!(look(), Some(Waiting::Silence));
+    client.send_urgent(b'x', &[]).unwrap();
+    assert_eq!(look(), Some(Waiting::Gone), "the kernel calls it readable");
+    lane.stands.close_anchor();
+    lane.spoil();
+    pool::retire(lane, End::Client, true);
+    lobby.close_set();
 }
