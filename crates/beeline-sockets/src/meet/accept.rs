@@ -312,7 +312,7 @@ fn accept_blocking(call: &mut Accepting, pin: &Pin) -> Result<i32, Errno> {
 /// it could not be kept.
 fn is_still(pin: &Pin, given: i32, listener: &'static Listener) -> bool {
     let desc = pin.desc();
-    table::leads_to(pin.fd(given), desc) && Listener::of(desc).is_some_and(|now| core::ptr::eq(now, listener))
+    table::leads_to(pin.fd(given), desc) && listener.is_of(desc)
 }
 
 /// Takes a connection from the TCP queue of a listener that blocks, with the accept lock, if there is one.
@@ -372,6 +372,9 @@ fn from_queue(call: &mut Accepting) -> Result<Option<i32>, Errno> {
     while clients < CLIENTS_MAX && gone < GONE_MAX {
         let (anchor, taken, forks) = {
             let _changing = changing::changing();
+            if !listener.is_of(desc) {
+                return Err(Errno(libc::EBADF));
+            }
             let anchor = match next(listener, flags) {
                 Ok(Some(anchor)) => anchor,
                 Ok(None) => {
@@ -391,7 +394,7 @@ fn from_queue(call: &mut Accepting) -> Result<Option<i32>, Errno> {
             Err(Refusal::Silence) if lobby::await_hello(call.desc, call.listener, anchor) => {
                 let _changing = changing::changing();
                 // A child that was forked meanwhile has the anchor, too, and knows nothing of it.
-                let ours = crate::forks() == forks;
+                let ours = crate::forks() == forks && listener.is_of(desc);
                 if ours { take(call, anchor) } else { Err(Refusal::Gone) }
             }
             taken => taken,
@@ -404,6 +407,10 @@ fn from_queue(call: &mut Accepting) -> Result<Option<i32>, Errno> {
             }
             Err(Refusal::Silence) => {
                 let _changing = changing::changing();
+                if !listener.is_of(desc) {
+                    send_away(anchor, Refusal::Gone);
+                    return Err(Errno(libc::EBADF));
+                }
                 let _guard = listener.lock.lock();
                 let _ = lobby::park(listener, anchor);
             }
@@ -452,3 +459,6 @@ pub(super) fn next(listener: &'static Listener, flags: i32) -> Result<Option<i32
         Err(_) => Ok(None),
     }
 }
+
+#[cfg(test)]
+mod tests;

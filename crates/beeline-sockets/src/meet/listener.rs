@@ -189,6 +189,12 @@ impl Listener {
         self.seats.begin();
     }
 
+    /// Whether the description still leads here. Another thread may have closed it, and the place be another listener's
+    /// by now. It stays so while the caller holds `changing::changing`.
+    pub(super) fn is_of(&self, desc: &Desc) -> bool {
+        Listener::of(desc).is_some_and(|now| core::ptr::eq(now, self))
+    }
+
     /// Whether a `fork` since the listener was made may have given it to another process.
     pub(super) fn is_shared(&self) -> bool {
         self.born.load(Relaxed) != crate::forks()

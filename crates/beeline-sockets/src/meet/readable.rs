@@ -68,6 +68,9 @@ fn let_in(desc: &'static Desc, listener: &'static Listener) -> bool {
     for _ in 0..CLIENTS_MAX {
         let came = {
             let _changing = changing::changing();
+            if !listener.is_of(desc) {
+                return false;
+            }
             next(listener, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)
         };
         let anchor = match came {
@@ -93,6 +96,10 @@ fn let_in(desc: &'static Desc, listener: &'static Listener) -> bool {
             Waiting::Gone => send_away(anchor, Refusal::Gone),
             Waiting::Silence | Waiting::Message => {
                 let _changing = changing::changing();
+                if !listener.is_of(desc) {
+                    send_away(anchor, Refusal::Gone);
+                    return false;
+                }
                 let _guard = listener.lock.lock();
                 if waiting == Waiting::Silence {
                     let _ = lobby::park(listener, anchor);
