@@ -36,6 +36,7 @@ pub mod slots;
 pub mod table;
 pub(crate) mod trials;
 pub mod turns;
+pub mod untaken;
 pub mod watchers;
 
 // What stands below keeps its names here.

@@ -250,7 +250,7 @@ impl<S: Storage + Copy> Writer<'_, S> {
         let tail = self.state.tail.load(Relaxed);
         let mut base = self.state.base.load(Relaxed);
         let bytes = self.state.bytes.load(Relaxed);
-        let free = self.prepare(tail, &mut base, source.len(), false)?;
+        let free = self.prepare(tail, &mut base, source.len(), false)?.saturating_sub(self.held_back);
         let part = source.split_front(free as usize);
         let length = part.len() as u32;
         if length == 0 {
@@ -310,6 +310,27 @@ impl<S: Storage + Copy> Writer<'_, S> {
             self.storage.set_passed(self.end, 0);
         }
         Ok(())
+    }
+
+    /// For bytes that the peer has not read, and that are sent anew elsewhere, as by [`Writer::copy_back`]: how many
+    /// there are from `offset` on before one that is to be sent as urgent; `None` if there is none. Those that a reader
+    /// would have to pass over were urgent, too, each of them: a receiver that gets them so decides as ours would.
+    ///
+    /// # Errors
+    /// [`Fault::HeadBeyondTail`].
+    pub fn before_urgent(&self, offset: u32) -> Result<Option<u32>, Fault> {
+        if self.state.urgent_number.load(Relaxed) == 0 {
+            return Ok(None);
+        }
+        let unread = self.unread()?;
+        let (from, count) = halves(self.storage.passed(self.end));
+        let head = self.state.tail.load(Relaxed).wrapping_sub(unread);
+        if from == head && offset < count && count <= unread {
+            return Ok(Some(0));
+        }
+        let behind = self.state.bytes.load(Relaxed).wrapping_sub(self.state.urgent_at.load(Relaxed));
+        let left = unread.saturating_sub(offset);
+        Ok((behind <= u64::from(left)).then(|| left.wrapping_sub(behind as u32)))
     }
 
     /// A holder that died may have stored a mark and no byte: the mark goes, and with it what an older one said.

@@ -9,6 +9,8 @@ use crate::storage::{Bells, Storage, Wake};
 use crate::wake::next_generation;
 use crate::{Armed, Fault};
 
+mod bounded;
+
 /// Bytes copied between two publications of the cursor: a long message reaches a waiting reader while
 /// its rest is still being copied, and the reader's copy overlaps ours.
 const CHUNK_BYTES: usize = 32 * 1024;
@@ -44,7 +46,7 @@ pub struct Writer<'a, S> {
     /// Whether the reader is on this CPU.
     beside: bool,
     /// Bytes of the ring that stay free.
-    held_back: u32,
+    pub(crate) held_back: u32,
 }
 
 impl<'a, S: Storage + Copy> Writer<'a, S> {
@@ -66,28 +68,6 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
     #[must_use]
     pub fn beside_reader(self, beside: bool) -> Self {
         Self { beside, ..self }
-    }
-
-    /// The same writer, which finds the ring full when `turn` bytes are unread: the reader is to take its turn then. 0
-    /// is no bound. See the rules of turns ([`crate`]).
-    #[must_use]
-    pub fn in_turns(self, turn: u32) -> Self {
-        let held_back = if turn == 0 { 0 } else { self.storage.ring_bytes().saturating_sub(turn) };
-        Self { held_back, beside: self.beside || turn != 0, ..self }
-    }
-
-    /// Asks to be told when the reader has had its turn. False if it has had it already, and nothing is to be waited
-    /// for.
-    #[must_use]
-    pub fn ask_for_turn(&self, turn: u32) -> bool {
-        self.storage.set_awaits_turn(self.end, true);
-        // Pairs with the fence in `Reader::arm`: either the reader sees the word, or we see that it has read.
-        self.storage.full_fence();
-        let waits = self.state.tail.load(Acquire).wrapping_sub(self.storage.head(self.end.peer())) > turn / 2;
-        if !waits {
-            self.storage.set_awaits_turn(self.end, false);
-        }
-        waits
     }
 
     /// Writes as much of `source` as there is room for, publishing as it goes and waking a sleeping
@@ -302,7 +282,7 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
             used = tail.wrapping_sub(self.state.head_seen.load(Relaxed));
             let position = tail.wrapping_sub(*base);
             let grows = position & FOOTPRINT_BYTES.wrapping_sub(1) < wanted.min(FOOTPRINT_BYTES as usize) as u32;
-            if grows || used as usize > (ring.saturating_sub(self.held_back) as usize).saturating_sub(wanted) {
+            if grows || used as usize > (self.in_use() as usize).saturating_sub(wanted) {
                 used = self.used(tail)?;
             }
         }
@@ -415,19 +395,18 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
     pub fn writable(&self) -> Result<bool, Fault> {
         let tail = self.state.tail.load(Relaxed);
         let used = tail.wrapping_sub(self.state.head_seen.load(Relaxed));
-        if enough_room(self.storage.ring_bytes(), used) {
+        if enough_room(self.in_use(), used) {
             return Ok(true);
         }
-        Ok(enough_room(self.storage.ring_bytes(), self.used(tail)?))
+        Ok(enough_room(self.in_use(), self.used(tail)?))
     }
 
     /// Whether there is room for a sleeper to be told of, or nonsense that a write will find. For one without the lock:
     /// others may write meanwhile, and the peer may have read what they have published and not yet noted.
     fn may_write(&self) -> bool {
-        let ring = self.storage.ring_bytes();
         let head = self.storage.head(self.end.peer());
         let used = self.state.tail.load(Acquire).wrapping_sub(head);
-        enough_room(ring, used) || used > ring
+        enough_room(self.in_use(), used) || used > self.storage.ring_bytes()
     }
 
     /// Prepares to sleep until there is room. The tx lock need not be held, if nobody else arms meanwhile.

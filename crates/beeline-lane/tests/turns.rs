@@ -187,3 +187,50 @@ fn the_short_rest_of_a_message_finds_the_room_that_a_turn_has_made() {
         assert_eq!(writer.in_turns(TURN).write(Source::from(&message[..1]), &bells), Ok(1));
     });
 }
+
+/// Bells that may be plugged.
+struct Plugging(Cell<u32>, Cell<bool>);
+
+impl Bells for Plugging {
+    fn ring(&self) -> Result<(), BellFault> {
+        self.0.set(self.0.get() + 1);
+        Ok(())
+    }
+    fn queued(&self) -> Result<u32, BellFault> {
+        Ok(self.0.get())
+    }
+    fn drain(&self, count: u32) -> Result<(), BellFault> {
+        self.0.set(self.0.get() - count);
+        Ok(())
+    }
+    fn plug(&self) {
+        self.1.set(true);
+    }
+    fn plugged(&self) -> bool {
+        self.1.get()
+    }
+    fn unplug(&self) {
+        self.1.set(false);
+    }
+}
+
+#[test]
+fn a_writer_that_holds_back_waits_for_room_until_the_first_byte_is_read() {
+    with_lane(|writer, reader, _| {
+        let bells = Plugging(Cell::new(0), Cell::new(false));
+        let message = vec![7; RING_BYTES as usize];
+        let part = writer.holding_back(RING_BYTES - TURN);
+        assert_eq!(part.free(), Ok(TURN));
+        assert_eq!(part.write(Source::from(&message[..]), &bells), Ok(TURN as usize));
+        assert_eq!((part.free(), part.writable()), (Ok(0), Ok(false)));
+        assert_eq!(part.in_turns(RING_BYTES).write_urgent(Source::from(&message[..1]), &bells, || {}), Ok(0));
+        assert_eq!(part.arm(&bells), Ok(Armed::Sleep));
+        assert!(bells.0.get() > 1);
+        let mut byte = [0u8];
+        assert_eq!(reader.read(Sink::from(&mut byte[..]), &bells), Ok(1));
+        // The kernel finds the anchor writable again.
+        assert_eq!(bells.0.get(), 1);
+        assert_eq!((part.writable(), writer.writable()), (Ok(false), Ok(true)));
+        assert_eq!(writer.free(), Ok(RING_BYTES - TURN + 1));
+    });
+}

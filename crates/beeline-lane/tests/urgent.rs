@@ -173,3 +173,29 @@ fn a_mark_without_its_byte_goes_when_its_writer_died() {
     ends.send(b"cd");
     assert_eq!(ends.read(), b"abcd");
 }
+
+#[test]
+fn what_is_sent_anew_elsewhere_is_urgent_where_it_was() {
+    let ends = Ends::new();
+    ends.send(b"abc");
+    assert_eq!(ends.writer().before_urgent(0), Ok(None));
+    ends.send_urgent(b"!");
+    ends.send(b"def");
+    assert_eq!(
+        [0, 2, 3, 4, 7, 9].map(|from| ends.writer().before_urgent(from).unwrap()),
+        [Some(3), Some(1), Some(0), None, None, None]
+    );
+    // The later mark counts.
+    ends.send_urgent(b"?");
+    assert_eq!([0, 3, 7, 8].map(|from| ends.writer().before_urgent(from).unwrap()), [Some(7), Some(4), Some(0), None]);
+}
+
+#[test]
+fn urgent_bytes_that_would_be_passed_over_are_sent_anew_as_such() {
+    let ends = Ends::new();
+    ends.send_urgent(b"!");
+    ends.send_urgent(b"?");
+    ends.send_urgent(b"#");
+    ends.send(b"abc");
+    assert_eq!([0, 1, 2, 3].map(|from| ends.writer().before_urgent(from).unwrap()), [Some(0), Some(0), Some(0), None]);
+}

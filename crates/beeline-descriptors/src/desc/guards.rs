@@ -10,6 +10,7 @@ use crate::ending;
 use crate::lock::shared::{SharedGuard, SharedLock, Wait};
 use crate::lock::{Guard, Taken};
 use crate::side::{SideState, state};
+use crate::untaken;
 
 /// Why a direction was not locked.
 pub enum Unlocked {
@@ -261,7 +262,8 @@ impl TxGuard {
     /// The lane's writer.
     #[inline]
     pub fn writer(&self) -> Writer<'_, LaneMemory> {
-        Writer::new(self.lane, self.desc.end(), &self.side.tx, &self.side.rx)
+        let writer = Writer::new(self.lane, self.desc.end(), &self.side.tx, &self.side.rx);
+        writer.holding_back(untaken::held_back(self.desc, self.side))
     }
 }
 

@@ -10,6 +10,7 @@ use crate::desc::Desc;
 use crate::ending::{TELLING, observe};
 use crate::follow;
 use crate::side::{SideState, state};
+use crate::untaken;
 
 /// Events that poll(2) reports whether asked or not.
 pub(crate) const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
@@ -36,7 +37,8 @@ pub(crate) fn unread_hint(desc: &Desc, side: &SideState) -> u32 {
 pub(crate) fn writable_hint(desc: &Desc, side: &SideState) -> bool {
     let lane = desc.lane();
     let ring = lane.ring_bytes();
-    let most = ring - (ring >> 2);
+    let in_use = ring.saturating_sub(untaken::held_back(desc, side));
+    let most = in_use - (in_use >> 2);
     // What this end knows will do in most cases, and leaves the peer's head in the peer's cache.
     if side.tx.unread_known() <= most {
         return true;

@@ -441,8 +441,10 @@ fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool, buffer: &
                 outcome => Err(outcome),
             };
         }
-        let free = match guard.writer().unread() {
-            Ok(used) => guard.lane.ring_bytes().saturating_sub(used) as usize,
+        // One for both: what it holds back may change.
+        let writer = guard.writer();
+        let free = match writer.free() {
+            Ok(free) => free as usize,
             Err(failure) => {
                 drop(guard);
                 fault(fd, desc, failure, 0);
@@ -459,7 +461,7 @@ fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool, buffer: &
             // There is room for all of it: nobody else writes, and room only grows. A peer that is gone took it
             // before it went.
             let tail = side.tx.tail();
-            let _ = guard.writer().write(Source::from(&buffer[..part]), &Anchor(fd));
+            let _ = writer.write(Source::from(&buffer[..part]), &Anchor(fd));
             send::account(desc, side, side.tx.tail().wrapping_sub(tail));
             moved += part;
             continue;

@@ -252,7 +252,11 @@ fn crowd_client() {
 
 /// Connects and writes, says so, waits for the test, and then reads the answers.
 fn writer() {
-    let mut stream = TcpStream::connect(required("ADDRESS")).expect("connected");
+    let address = required("ADDRESS");
+    let mut stream = match number("TIGHT", 0) {
+        0 => TcpStream::connect(address).expect("connected"),
+        _ => connected_tightly(address.parse().expect("an address")),
+    };
     let text = "0123456789abcdef".repeat(number("BYTES", 16) / 16);
     stream.write_all(text.as_bytes()).expect("sent");
     say("written");
@@ -275,6 +279,19 @@ fn writer() {
         second.read_line(&mut answer).expect("an answer");
         say(if answer.ends_with("more\n") { "more" } else { "broken" });
     }
+}
+
+/// A connection whose socket has little room in the kernel, and more in the program's eyes.
+fn connected_tightly(server: SocketAddr) -> TcpStream {
+    let name = beeline_sockets::kernel::SockAddr::internet(server, libc::AF_INET);
+    // SAFETY: plain numbers, then a fresh descriptor.
+    let stream = unsafe { TcpStream::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0)) };
+    bind(stream.as_raw_fd(), SocketAddr::from(([127, 0, 0, 1], 0)));
+    set(stream.as_raw_fd(), libc::SO_SNDBUF, 8192);
+    // SAFETY: a live address of the length told.
+    assert_eq!(unsafe { libc::connect(stream.as_raw_fd(), (&raw const name.storage).cast(), name.length) }, 0);
+    set(stream.as_raw_fd(), libc::SO_SNDBUF, 212_992);
+    stream
 }
 
 /// Connects, and waits for an answer on a set that watches the set which watches the connection.
