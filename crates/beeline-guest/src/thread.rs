@@ -38,6 +38,9 @@ pub struct Thread {
     pub(crate) sleeping: AtomicBool,
     /// Whether the thread withdraws a connection's hello (`offers` of beeline-sockets).
     pub at_offers: AtomicBool,
+    /// The connection that the thread takes over to TCP (`late` of beeline-sockets), by the address of its description;
+    /// else 0.
+    pub takes_over: AtomicUsize,
     /// Whether the thread changes what one number leads to ([`crate::changing`]).
     pub(crate) changes_number: AtomicBool,
     /// Whether the thread is in [`cancel::point`].
@@ -112,6 +115,7 @@ thread_local! {
             interrupted: AtomicU32::new(0),
             sleeping: AtomicBool::new(false),
             at_offers: AtomicBool::new(false),
+            takes_over: AtomicUsize::new(0),
             changes_number: AtomicBool::new(false),
             at_cancellation_point: AtomicBool::new(false),
             is_asynchronous: AtomicBool::new(false),
@@ -273,6 +277,7 @@ pub fn reset_after_fork() {
         thread.depth.store(0, Ordering::Relaxed);
         thread.shared_locks.store(0, Ordering::Relaxed);
         thread.at_offers.store(false, Ordering::Relaxed);
+        thread.takes_over.store(0, Ordering::Relaxed);
         thread.changes_number.store(false, Ordering::Relaxed);
     });
 }

@@ -337,6 +337,19 @@ cases! { owed:
     nobody_is_owed_twice;
 }
 
+cases! { late:
+    who_owns_a_connection_is_told_of_urgent_bytes
+    who_asks_for_signals_is_told_of_bytes
+    an_urgent_byte_stays_urgent
+    the_first_of_two_urgent_bytes_is_passed_over
+    the_first_of_two_urgent_bytes_is_one_like_others
+    what_is_sent_to_a_busy_server_arrives
+    who_does_not_block_is_not_held_up_by_a_busy_server
+    who_waits_for_room_is_told_of_it_when_the_server_reads
+    a_handler_closes_what_goes_over_to_tcp
+    who_disconnects_keeps_the_bound_address;
+}
+
 cases! { offers:
     who_receives_is_served
     who_polls_is_served

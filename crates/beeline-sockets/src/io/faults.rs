@@ -15,11 +15,13 @@ use crate::side::{reset, state};
 /// No lock may be held.
 #[cold]
 pub(crate) fn gone(fd: i32, desc: &'static Desc, just_sent: u32) -> Next {
+    // A handler that runs meanwhile may close it.
+    let pin = desc.pin();
     let side = desc.side();
     observe(desc, side);
     if !side.is(state::TAKEN) && desc.end() == beeline_lane::End::Client && !side.is(state::PEER_CLOSED) {
         // The door died before anybody took the hello: nothing we sent was read.
-        match (desc.operations.get().begin_anew)(fd, desc) {
+        match pin.while_waiting(|| (desc.operations.get().begin_anew)(fd, desc)) {
             Fallback::OverTcp => return Next::Kernel,
             Fallback::Kept => return Next::Again,
             // The server has taken it and died before it could say so.

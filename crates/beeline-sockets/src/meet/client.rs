@@ -67,7 +67,7 @@ pub(super) fn install(
     }
     let owned = desc.draft.owned.load(Relaxed);
     if owned {
-        super::lane::carry_owner(fd, anchor);
+        super::owner::carry_owner(fd, anchor);
     }
     table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
     let done = table::put_under(fd, desc, anchor);

@@ -4,7 +4,6 @@ use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use beeline_lane::{Bells, End, LaneMemory, flags};
 use beeline_shm::memfd::FileId;
-use beeline_shm::sys;
 use beeline_stats::Reason;
 use beeline_stats::tunables::option;
 use beeline_wire::Endpoint;
@@ -18,7 +17,6 @@ use crate::anchor::Anchor;
 use crate::desc::{Desc, Draft};
 use crate::ending::observe;
 use crate::linger::end_lingering;
-use crate::linux::{F_GETOWN_EX, F_GETSIG, F_SETOWN_EX, F_SETSIG};
 use crate::operations::Operations;
 use crate::side::{MAGIC, SideState, clear_stands, force_peer_look, mark_linger, stamp_if_all_read, state};
 use crate::wait::fresh::{self, Origin};
@@ -175,27 +173,6 @@ pub(super) fn carry_draft(draft: &Draft, side: &SideState) {
         side.note_extra(level, name, side.option(level, name).unwrap_or(0));
     }
     side.rx.set_urgent_inline(side.option(libc::SOL_SOCKET, libc::SO_OOBINLINE) == Some(1));
-}
-
-/// Gives the file under `to` the owner of the one under `from` (`F_SETOWN`, `F_SETSIG`).
-pub(crate) fn carry_owner(from: i32, to: i32) {
-    /// `struct f_owner_ex` of fcntl(2).
-    #[repr(C)]
-    struct Owner {
-        kind: i32,
-        id: i32,
-    }
-    let mut owner = Owner { kind: 0, id: 0 };
-    let mut ask = |fd: i32, command: i32| {
-        let args = [fd as usize, command as usize, (&raw mut owner) as usize, 0, 0, 0];
-        // SAFETY: both commands take one `struct f_owner_ex`, which is live; one writes it, the other reads it.
-        unsafe { sys::call(libc::SYS_fcntl, args) }
-    };
-    if ask(from, F_GETOWN_EX).is_ok() {
-        let _ = ask(to, F_SETOWN_EX);
-    }
-    // SAFETY: the one takes no argument, the other a number.
-    let _ = unsafe { kernel::fcntl(from, F_GETSIG, 0).and_then(|signal| kernel::fcntl(to, F_SETSIG, signal)) };
 }
 
 /// Naps for which a close waits for another holder of the end.

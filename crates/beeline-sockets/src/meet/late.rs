@@ -8,14 +8,15 @@
 //!
 //! 1. An end that other processes hold, too, does not change: they could not be told. It is reset if its door has died.
 //! 2. One thread at a time does this for a connection ([`Desc::leaving`]). A close waits for it, and so does whoever is
-//!    about to give the end to another process.
+//!    about to give the end to another process. A handler of the app that has interrupted that thread does not.
 //! 3. The hello is withdrawn before anything else. A server that has taken it after all keeps the client, and one that
 //!    comes later finds no client: never does it get two for one, as it would if TCP came first. It is withdrawn in a
 //!    section in which nobody forks, and only from then on the connection may be lost.
 //! 4. The TCP connection is made without any lock held; the switch itself is made under both locks of the
 //!    description, and only with everything in the ring handed to the kernel.
-//! 5. What the kernel does not take at once is waited for, for a bounded time. If it is not taken then, the TCP
-//!    connection is reset: a server never takes a part for the whole.
+//! 5. An offered lane takes no more than TCP does ([`crate::untaken`]). What the kernel does not take at once all the
+//!    same is waited for, for a bounded time. If it is not taken then, the TCP connection is reset: a server never
+//!    takes a part for the whole.
 //! 6. While the door stands, TCP's queue is looked at before. If it is full nevertheless, the lane is offered again:
 //!    nothing has been sent.
 //! 7. A descriptor that was closed meanwhile, or a second thread that comes here, finds that the description is
@@ -40,12 +41,14 @@ use crate::linux::{TCP_CLOSE, TCP_SYN_SENT};
 use crate::operations::Fallback;
 use crate::side::{BEING_STORED, SideState, option_of, state};
 use crate::wait;
-use crate::{Errno, Outcome, changing, epoll, guards, io, slots, stats, table, watchers};
+use crate::{Errno, Outcome, changing, epoll, guards, io, slots, stats, table, thread, watchers};
 use kernel::tcp_state;
 
 /// How long the kernel may take to connect or to take the bytes. On one host it takes microseconds; a full
 /// accept queue makes it repeat the handshake after one second and after three.
 const PATIENCE_NS: u64 = 4_000_000_000;
+/// How long others wait until it is done, at most: somewhat longer than it takes.
+const OTHERS_NS: u64 = 5_000_000_000;
 /// How long it may take to connect where the lane is as good.
 const BRIEF_NS: u64 = 20_000_000;
 
@@ -85,11 +88,22 @@ pub fn before_close(fd: i32, desc: &'static Desc) {
     }
 }
 
-/// Waits until no other thread is about to take a connection over to TCP.
+/// Waits until no other thread is about to take a connection over to TCP, or for as long as that may take.
 pub(super) fn await_other(desc: &'static Desc) {
-    while desc.leaving.load(Acquire) && desc.is_lane() {
+    let mut until = None;
+    while desc.leaving.load(Acquire) && desc.is_lane() && !is_interrupted(desc) {
+        let now_ns = kernel::now_ns();
+        if now_ns >= *until.get_or_insert(now_ns.saturating_add(OTHERS_NS)) {
+            return;
+        }
         kernel::sleep_ms();
     }
+}
+
+/// Whether it is this very thread that takes the connection over: a handler of the app has interrupted it, and it goes
+/// on when that has returned. What the handler has closed meanwhile, it finds closed.
+fn is_interrupted(desc: &Desc) -> bool {
+    thread::with(|thread| thread.takes_over.load(Relaxed)) == core::ptr::from_ref(desc).addr()
 }
 
 /// Whether a thread takes a connection over to TCP.
@@ -109,15 +123,30 @@ fn may_begin_again(desc: &'static Desc) -> bool {
     untouched && side.holders.load(Relaxed) <= 1 && !side.is(state::RESET | state::TAKEN)
 }
 
-fn begin_again(fd: i32, desc: &'static Desc, reason: Reason) -> Fallback {
+/// Rule 2. `None` if another thread is at it, or this one, below a handler.
+fn taking_over<R>(desc: &'static Desc, body: impl FnOnce() -> R) -> Option<R> {
+    let takes_over = |address| thread::with(|thread| thread.takes_over.swap(address, Relaxed));
+    let before = takes_over(core::ptr::from_ref(desc).addr());
     if desc.leaving.swap(true, AcqRel) {
+        takes_over(before);
+        return None;
+    }
+    let begun = (desc, before);
+    let end = |(desc, before): &(&'static Desc, usize)| {
+        desc.leaving.store(false, Release);
+        thread::with(|thread| thread.takes_over.store(*before, Relaxed));
+    };
+    let result = crate::cancel::undoing(&begun, end, body);
+    end(&begun);
+    Some(result)
+}
+
+fn begin_again(fd: i32, desc: &'static Desc, reason: Reason) -> Fallback {
+    let met = desc.is_lane() && desc.side().is(state::MET);
+    let Some(fallback) = taking_over(desc, || begin_alone(fd, desc, reason)) else {
         kernel::sleep_ms();
         return Fallback::Kept;
-    }
-    let met = desc.is_lane() && desc.side().is(state::MET);
-    let end = |desc: &Desc| desc.leaving.store(false, Release);
-    let fallback = crate::cancel::undoing(desc, end, || begin_alone(fd, desc, reason));
-    end(desc);
+    };
     if fallback == Fallback::OverTcp {
         stats::count(Counter::LateFallbacks, 1);
         stats::fell_back(Role::Client, if met { Reason::AgentNotTaken } else { reason });
@@ -286,17 +315,26 @@ fn switch(fd: i32, desc: &'static Desc, tcp: i32, deadline: u64) -> bool {
 /// `connect(2)` with `AF_UNSPEC`: the connection is aborted, and the socket may be connected again. That is left to
 /// the kernel.
 pub(super) fn disconnect(fd: i32, desc: &'static Desc) -> Outcome {
-    let family = desc.family.load(Relaxed) as i32;
-    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    let tcp = match kernel::socket(family, kind, libc::IPPROTO_TCP) {
-        Ok(tcp) => tcp as i32,
+    let Some(pin) = guards::pin(fd, desc) else { return Outcome::Kernel };
+    pin.while_waiting(|| await_other(desc));
+    if !desc.is_lane() {
+        return Outcome::Kernel;
+    }
+    let done = pin.while_waiting(|| taking_over(desc, || disconnect_alone(fd, desc)));
+    done.unwrap_or(Outcome::fail(libc::EOPNOTSUPP))
+}
+
+fn disconnect_alone(fd: i32, desc: &'static Desc) -> Outcome {
+    let socket = match unconnected(desc) {
+        Ok(socket) => socket,
         Err(errno) => return Outcome::Fail(errno),
     };
+    let tcp = socket.fd;
     let done = {
         let _changing = changing::changing();
         // The other holders of a shared end could not be told.
         let alone = table::leads_to(fd, desc) && desc.is_lane() && !desc.shared.load(Relaxed);
-        let may = alone && table::may_be_put_under(fd, desc, tcp);
+        let may = alone && table::may_be_put_under(fd, desc, if socket.is_ours { tcp } else { 0 });
         if may {
             table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
             {
@@ -309,12 +347,22 @@ pub(super) fn disconnect(fd: i32, desc: &'static Desc) -> Outcome {
         }
         may
     };
-    let _ = sys::close(tcp);
+    drop(socket);
     if !done {
         return Outcome::fail(libc::EOPNOTSUPP);
     }
     slots::close_slot(desc);
     Outcome::OK
+}
+
+/// A TCP socket that is not connected. It has the address that the app has bound, which stays bound.
+fn unconnected(desc: &'static Desc) -> Result<Tcp, Errno> {
+    let family = desc.family.load(Relaxed) as i32;
+    if desc.pooled().is_some_and(|lane| lane.holder().is_some()) && !desc.side().is(state::MET) {
+        return socket_for(desc, family);
+    }
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    Ok(Tcp { fd: kernel::socket(family, kind, libc::IPPROTO_TCP)? as i32, is_ours: true })
 }
 
 /// Empties the ring and, if that succeeds, makes the switch. No other thread sends or receives meanwhile.
@@ -350,8 +398,17 @@ fn become_tcp(fd: i32, desc: &'static Desc, tcp: i32) -> bool {
     if side.nonblock.load(Relaxed) == 0 {
         let _ = kernel::set_status_flags(tcp, 0);
     }
+    if desc.lane().flags(desc.end()) & flags::SIGNALLED != 0 {
+        super::owner::carry_owner(fd, tcp);
+    }
+    let signals = kernel::status_flags(fd).unwrap_or(0) & libc::O_ASYNC;
     if !table::put_under(fd, desc, tcp) {
         return false;
+    }
+    if signals != 0 {
+        // By the app's number, which the kernel tells with the signal.
+        let flags = kernel::status_flags(fd).unwrap_or(0);
+        let _ = kernel::set_status_flags(fd, flags | signals);
     }
     if let Some(lane) = desc.pooled() {
         lane.spoil();
@@ -379,13 +436,20 @@ fn hand_over(writer: &Writer<'_, LaneMemory>, tcp: i32, sent: &mut u32) -> Hande
 
 fn hand_over_by(writer: &Writer<'_, LaneMemory>, tcp: i32, sent: &mut u32, bytes: &mut [u8]) -> Handed {
     loop {
-        let length = match writer.copy_back(*sent, Sink::from(&mut *bytes)) {
+        // An urgent byte goes by itself.
+        let (length, urgent) = match writer.before_urgent(*sent) {
+            Ok(None) => (bytes.len(), 0),
+            Ok(Some(0)) => (1, libc::MSG_OOB),
+            Ok(Some(before)) => (bytes.len().min(before as usize), 0),
+            Err(_) => return Handed::Nothing,
+        };
+        let length = match writer.copy_back(*sent, Sink::from(bytes.get_mut(..length).unwrap_or_default())) {
             Ok(0) => return Handed::All,
             Ok(length) => length,
             Err(_) => return Handed::Nothing,
         };
         let part = bytes.get(..length).unwrap_or_default();
-        match kernel::send(tcp, part, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+        match kernel::send(tcp, part, urgent | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
             Ok(taken) => *sent = sent.wrapping_add(taken as u32),
             Err(Errno(libc::EINTR)) => {}
             Err(Errno(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM)) => return Handed::Part,

@@ -30,7 +30,8 @@ pub(super) fn hand_over(side: &SideState, writer: &Writer<'_, LaneMemory>, tcp: 
             Ok(_) => {}
             Err(_) => return Handed::Nothing,
         }
-        match kernel::send(tcp, &byte, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_ZEROCOPY) {
+        let urgent = if writer.before_urgent(*sent) == Ok(Some(0)) { libc::MSG_OOB } else { 0 };
+        match kernel::send(tcp, &byte, urgent | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_ZEROCOPY) {
             Ok(_) => *sent = sent.wrapping_add(1),
             Err(Errno(libc::EINTR)) => {}
             Err(Errno(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM)) => return Handed::Part,
