@@ -15,6 +15,12 @@
 //!    were inline when the new mark came: whoever changes that deals first with what was said before
 //!    ([`Reader::set_inline`]).
 //! 5. What the peer claims is compared with the bytes that are there, and can only make its own data urgent or go away.
+//! 6. The mark changes under a reader that holds its lock: it may be a later one at each look, whose byte has not come.
+//!    So a byte is copied by the same look that has found it ([`Reader::take_urgent`], [`Reader::urgent_next`]), which
+//!    says if there is none, whatever another look has seen before.
+//! 7. A writer that dies before its cursor has sent nothing, no mark either: whoever writes next puts the last one back
+//!    whose byte is there ([`Writer::recover`]). Nobody remembers the number of a mark whose byte has not come, so it
+//!    is given again.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -35,6 +41,13 @@ pub struct Mark {
     pub arrived: bool,
     /// The byte was taken out of turn.
     pub taken: bool,
+}
+
+impl Mark {
+    /// The reader stands at the byte, which is there.
+    fn is_next(&self) -> bool {
+        self.distance == 0 && self.arrived
+    }
 }
 
 /// What a reader finds, the bytes that are passed over left out.
@@ -175,9 +188,7 @@ impl<S: Storage + Copy> Reader<'_, S> {
     pub(crate) fn beyond_mark(&self, look: &Look) -> (u32, u32) {
         let (over, head, unread) = self.behind_passed(self.state.head.load(Relaxed), look.unread);
         match self.mark(head, unread) {
-            Some(mark) if mark.distance == 0 && mark.arrived && !self.is_inline() => {
-                (over.wrapping_add(1), unread.saturating_sub(1))
-            }
+            Some(mark) if mark.is_next() && !self.is_inline() => (over.wrapping_add(1), unread.saturating_sub(1)),
             Some(mark) if mark.distance != 0 => (over, unread.min(mark.distance)),
             _ => (over, unread),
         }
@@ -205,7 +216,7 @@ impl<S: Storage + Copy> Reader<'_, S> {
         let over = self.passed_over(head, unread);
         let length = match self.mark(head, unread) {
             _ if over != 0 => over,
-            Some(mark) if mark.distance == 0 && mark.arrived => {
+            Some(mark) if mark.is_next() => {
                 self.state.urgent_passed.store(mark.number, Relaxed);
                 u32::from(!self.is_inline())
             }
@@ -217,21 +228,52 @@ impl<S: Storage + Copy> Reader<'_, S> {
         Ok(true)
     }
 
-    /// Copies the urgent byte, which has arrived, out of its turn. With `keep`, it can be taken again.
+    /// Copies the urgent byte out of its turn, and tells its count; `None` if it has not arrived, which may be a later
+    /// one than the caller has seen. With `keep`, it can be taken again.
     ///
     /// # Errors
     /// [`Fault::CursorBeyondRing`].
-    pub fn take_urgent(&self, keep: bool, byte: &mut [u8; 1]) -> Result<(), Fault> {
+    pub fn take_urgent(&self, keep: bool, byte: &mut [u8; 1]) -> Result<Option<u32>, Fault> {
         let look = self.look()?;
         let (over, head, unread) = self.behind_passed(self.state.head.load(Relaxed), look.unread);
-        if let Some(mark) = self.mark(head, unread).filter(|mark| mark.arrived) {
-            let position = look.position.wrapping_add(over).wrapping_add(mark.distance);
-            self.storage.copy_out(self.end.peer(), position, Sink::from(&mut byte[..]));
-            if !keep {
-                self.state.urgent_taken.store(mark.number, Relaxed);
-            }
+        let Some(mark) = self.mark(head, unread).filter(|mark| mark.arrived) else { return Ok(None) };
+        let position = look.position.wrapping_add(over).wrapping_add(mark.distance);
+        self.storage.copy_out(self.end.peer(), position, Sink::from(&mut byte[..]));
+        if !keep {
+            self.state.urgent_taken.store(mark.number, Relaxed);
         }
-        Ok(())
+        Ok(Some(head.wrapping_add(mark.distance)))
+    }
+
+    /// The urgent byte that the reader stands at, for one who hands it on in its turn and then goes past it
+    /// ([`Reader::pass_urgent`]). `None` if it was taken, or if something else comes next: see [`Reader::pass`].
+    ///
+    /// # Errors
+    /// [`Fault::CursorBeyondRing`].
+    pub fn urgent_next(&self) -> Result<Option<u8>, Fault> {
+        let Look { unread, position, .. } = self.look()?;
+        let head = self.state.head.load(Relaxed);
+        if self.passed_over(head, unread) != 0
+            || !self.mark(head, unread).is_some_and(|mark| mark.is_next() && !mark.taken)
+        {
+            return Ok(None);
+        }
+        let mut byte = [0];
+        self.storage.copy_out(self.end.peer(), position, Sink::from(&mut byte[..]));
+        Ok(Some(byte[0]))
+    }
+
+    /// Goes past the byte that [`Reader::urgent_next`] has told, whatever a later mark has made of it meanwhile.
+    ///
+    /// # Errors
+    /// A [`Fault`] of the peer.
+    pub fn pass_urgent(&self, bells: &impl Bells) -> Result<(), Fault> {
+        let Look { unread, .. } = self.look()?;
+        if let Some(mark) = self.mark(self.state.head.load(Relaxed), unread).filter(Mark::is_next) {
+            self.state.urgent_passed.store(mark.number, Relaxed);
+        }
+        // A peer may take its cursor back, which harms nobody else.
+        if unread == 0 { Ok(()) } else { self.go_past(unread, 1, bells) }
     }
 }
 
@@ -333,11 +375,31 @@ impl<S: Storage + Copy> Writer<'_, S> {
         Ok((behind <= u64::from(left)).then(|| left.wrapping_sub(behind as u32)))
     }
 
-    /// A holder that died may have stored a mark and no byte: the mark goes, and with it what an older one said.
+    /// Rule 7, when all else is up to date. A holder may have died before it stored its mark, before the byte of that,
+    /// or before it noted where that stands.
     pub(crate) fn recover_mark(&self, tail: u32) {
-        let (number, at) = halves(self.storage.urgent(self.end));
-        if number != 0 && tail.wrapping_sub(at).wrapping_sub(1) >= self.storage.ring_bytes() {
-            self.storage.set_urgent(self.end, 0);
+        let bytes = self.state.bytes.load(Relaxed);
+        let (number, noted) = (self.state.urgent_number.load(Relaxed), self.state.urgent_at.load(Relaxed));
+        let (said, at) = halves(self.storage.urgent(self.end));
+        if number == 0 && said == 0 {
+            return;
+        }
+        let behind = tail.wrapping_sub(at);
+        let mut last = at;
+        if said == number && behind.wrapping_sub(1) < self.storage.ring_bytes() {
+            self.state.urgent_at.store(bytes.wrapping_sub(u64::from(behind)), Relaxed);
+        } else if said != number || at != noted as u32 || noted >= bytes {
+            let number = number.saturating_sub(1);
+            last = noted as u32;
+            self.state.urgent_number.store(number, Relaxed);
+            self.storage.set_urgent(self.end, if number == 0 { 0 } else { joined(number, last) });
+        }
+        // What a mark that never came was to make of the last one's byte. Not before that one is back: a reader would
+        // take its byte for an ordinary one.
+        let (from, count) = halves(self.storage.passed(self.end));
+        let before = last.wrapping_sub(from);
+        if before < count {
+            self.storage.set_passed(self.end, joined(from, before));
         }
     }
 }

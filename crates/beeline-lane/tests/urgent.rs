@@ -1,6 +1,9 @@
 //! Urgent bytes between two ends that behave, and what a lying peer can do with the words about them.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::Ordering::Relaxed;
+
 use beeline_lane::{BellFault, Bells, Cursor, End, LaneMemory, Reader, RxState, Sink, Source, TxState, Writer};
 
 /// Bells that nobody needs.
@@ -57,10 +60,44 @@ impl Ends {
     }
 
     fn take(&self) -> u8 {
-        let mut byte = [0];
-        self.reader().take_urgent(false, &mut byte).unwrap();
-        byte[0]
+        self.take_if_there().unwrap()
     }
+
+    fn take_if_there(&self) -> Option<u8> {
+        let mut byte = [0];
+        self.reader().take_urgent(false, &mut byte).unwrap().map(|_| byte[0])
+    }
+
+    /// A holder dies between mark and byte, and the next one goes on.
+    fn die_before_the_byte(&self, data: &[u8]) {
+        let send = || self.writer().write_urgent(Source::from(data), &Silent, || resume_unwind(Box::new("killed")));
+        assert!(catch_unwind(AssertUnwindSafe(send)).is_err());
+        self.writer().recover().unwrap();
+    }
+
+    fn pass_all(&self) {
+        while self.reader().pass(&Silent).unwrap() {}
+    }
+}
+
+/// Who rings dies.
+struct Deadly;
+
+impl Bells for Deadly {
+    fn ring(&self) -> Result<(), BellFault> {
+        resume_unwind(Box::new("killed"))
+    }
+    fn queued(&self) -> Result<u32, BellFault> {
+        Ok(0)
+    }
+    fn drain(&self, _: u32) -> Result<(), BellFault> {
+        Ok(())
+    }
+    fn plug(&self) {}
+    fn plugged(&self) -> bool {
+        false
+    }
+    fn unplug(&self) {}
 }
 
 #[test]
@@ -198,4 +235,109 @@ fn urgent_bytes_that_would_be_passed_over_are_sent_anew_as_such() {
     ends.send_urgent(b"#");
     ends.send(b"abc");
     assert_eq!([0, 1, 2, 3].map(|from| ends.writer().before_urgent(from).unwrap()), [Some(0), Some(0), Some(0), None]);
+}
+
+#[test]
+fn where_a_later_mark_has_no_byte_yet_none_is_taken() {
+    let ends = Ends::new();
+    ends.send_urgent(b"1");
+    assert!(ends.reader().view().mark.unwrap().arrived);
+    let between = || {
+        assert_eq!(ends.take_if_there(), None);
+        assert_eq!(ends.reader().urgent_next(), Ok(None));
+    };
+    assert_eq!(ends.writer().write_urgent(Source::from(&b"2"[..]), &Silent, between), Ok(1));
+    assert_eq!(ends.take(), b'2');
+}
+
+#[test]
+fn a_byte_is_taken_with_its_count() {
+    let ends = Ends::new();
+    ends.send_urgent(b"ab1");
+    let mut byte = [0];
+    assert_eq!((ends.reader().take_urgent(true, &mut byte), byte), (Ok(Some(2)), *b"1"));
+    assert_eq!(ends.read(), b"ab");
+    // The reader stands at the first one, which is passed over.
+    ends.send_urgent(b"2");
+    assert_eq!((ends.reader().take_urgent(true, &mut byte), byte), (Ok(Some(3)), *b"2"));
+}
+
+#[test]
+fn urgent_bytes_are_handed_on_once() {
+    let ends = Ends::new();
+    ends.send_urgent(b"1");
+    ends.send_urgent(b"2");
+    assert_eq!(ends.reader().urgent_next(), Ok(None));
+    assert_eq!(ends.reader().pass(&Silent), Ok(true));
+    assert_eq!(ends.reader().urgent_next(), Ok(Some(b'2')));
+    ends.reader().pass_urgent(&Silent).unwrap();
+    assert_eq!((ends.reader().urgent_next(), ends.reader().pass(&Silent)), (Ok(None), Ok(false)));
+    ends.send(b"ab");
+    ends.send_urgent(b"3");
+    assert_eq!((ends.reader().urgent_next(), ends.read()), (Ok(None), b"ab".to_vec()));
+    assert_eq!(ends.reader().urgent_next(), Ok(Some(b'3')));
+    // A later mark, whose writer had looked before the reader came here: the byte does not go on once more.
+    let at = u64::from(ends.states[0].0.tail()) + 1;
+    ends.lane.set_urgent(End::Client, 4 << 32 | at);
+    ends.reader().pass_urgent(&Silent).unwrap();
+    ends.send(b"c4");
+    assert_eq!(ends.read(), b"c");
+}
+
+#[test]
+fn a_mark_without_its_byte_takes_none_away_later() {
+    for before in [&b""[..], b"ab"] {
+        let ends = Ends::new();
+        if !before.is_empty() {
+            ends.send(before);
+            assert_eq!(ends.read(), before);
+        }
+        ends.die_before_the_byte(b"!");
+        ends.send(b"xyz");
+        ends.send_urgent(b"?");
+        assert_eq!(ends.read(), b"xyz");
+        assert_eq!(ends.take(), b'?');
+    }
+}
+
+#[test]
+fn the_mark_before_one_without_its_byte_stays() {
+    for before in [&b"1"[..], b"ab1"] {
+        let ends = Ends::new();
+        ends.send_urgent(before);
+        ends.die_before_the_byte(b"cd2");
+        assert_eq!(ends.reader().view().mark.unwrap().distance as usize, before.len() - 1);
+        assert_eq!(ends.take(), b'1');
+        assert!(ends.reader().view().mark.unwrap().taken);
+        let mut expected = before[..before.len() - 1].to_vec();
+        ends.send(b"rest");
+        expected.extend_from_slice(b"rest");
+        let mut got = ends.read();
+        ends.pass_all();
+        got.extend(ends.read());
+        assert_eq!(got, expected);
+        // The number of the one that never came is given again.
+        ends.send_urgent(b"2");
+        assert_eq!(ends.take(), b'2');
+    }
+}
+
+#[test]
+fn where_a_byte_stands_is_known_when_its_writer_died_before_it_noted_that() {
+    let ends = Ends::new();
+    ends.send(b"ab");
+    assert_eq!(ends.read(), b"ab");
+    let (_, position) = ends.writer().room_in_place().unwrap();
+    ends.lane.copy_in(End::Client, position, Source::from(&b"1"[..]));
+    ends.lane.read_wake(End::Server).store(1, Relaxed);
+    let publish = || ends.writer().publish_urgent(&Deadly, || {});
+    assert!(catch_unwind(AssertUnwindSafe(publish)).is_err());
+    ends.lane.read_wake(End::Server).store(0, Relaxed);
+    ends.writer().recover().unwrap();
+    // The reader stands at it, so it is passed over.
+    ends.send_urgent(b"2");
+    ends.send(b"rest");
+    assert_eq!(ends.take(), b'2');
+    ends.pass_all();
+    assert_eq!(ends.read(), b"rest");
 }

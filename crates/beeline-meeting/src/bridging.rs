@@ -261,14 +261,11 @@ impl LaneEnd {
     /// # Errors
     /// A [`Fault`] of the peer.
     pub fn take_urgent(&self) -> Result<Option<u8>, Fault> {
-        let mark = self.reader().view().mark;
-        let mut byte = None;
-        if mark.is_some_and(|mark| mark.distance == 0 && mark.arrived && !mark.taken) {
-            let mut place = [0];
-            self.reader().take_urgent(true, &mut place)?;
-            byte = Some(place[0]);
+        let byte = self.reader().urgent_next()?;
+        match byte {
+            Some(_) => self.reader().pass_urgent(&self.bells())?,
+            None => self.reader().pass(&self.bells()).map(|_| ())?,
         }
-        self.reader().pass(&self.bells())?;
         Ok(byte)
     }
 

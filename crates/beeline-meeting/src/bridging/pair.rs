@@ -72,4 +72,20 @@ mod tests {
         server.say(flags::FIN | flags::CLOSED);
         server.retire();
     }
+
+    #[test]
+    fn an_urgent_byte_is_handed_on_once_and_one_that_a_later_one_made_pass_not_at_all() {
+        let (client, server) = pair().unwrap();
+        assert!(server.take());
+        assert!(client.write_urgent(b'1').unwrap() && client.write_urgent(b'2').unwrap());
+        assert_eq!(client.write(b"rest").unwrap(), 4);
+        let mut handed_on = Vec::new();
+        while let Readable::Urgent = server.readable().unwrap() {
+            handed_on.extend(server.take_urgent().unwrap());
+        }
+        assert_eq!(handed_on, b"2");
+        assert!(matches!(server.readable(), Ok(Readable::Bytes(4, _))));
+        client.retire();
+        server.retire();
+    }
 }

@@ -30,6 +30,9 @@ const ARRIVAL_NS: u64 = 100_000_000;
 /// After this the sender is not running, and is left the CPU.
 const ARRIVAL_SPIN_NS: u64 = 20_000;
 
+/// Looks of one call at marks that each give way to the next.
+const LOOKS_MAX: u32 = 8;
+
 /// What an end sees, without its lock.
 pub(super) fn view(desc: &Desc, side: &SideState) -> View {
     let lane: LaneMemory = desc.lane();
@@ -144,22 +147,34 @@ pub(super) fn receive<'a>(
     let Some(guard) = guards::rx_of(fd, desc) else { return Taken { outcome: Outcome::Kernel, flags: 0 } };
     let side = guard.side;
     observe(desc, side);
-    let view = guard.reader().view();
-    let Some(mark) = view.mark.filter(|mark| !mark.taken && !view.inline) else { return fail(libc::EINVAL) };
-    if side.is(state::RESET) && !side.is(state::PEER_FIN) {
-        return fail(libc::ENOTCONN);
+    let (keep, mut byte) = (flags & libc::MSG_PEEK != 0, [0]);
+    let mut taken = Ok(None);
+    // A mark that is there at one look may have given way to a later one at the next, whose byte is still to come. That
+    // of a peer that goes on so has not arrived.
+    for _ in 0..LOOKS_MAX {
+        let view = guard.reader().view();
+        let Some(mark) = view.mark.filter(|mark| !mark.taken && !view.inline) else { return fail(libc::EINVAL) };
+        if side.is(state::RESET) && !side.is(state::PEER_FIN) {
+            return fail(libc::ENOTCONN);
+        }
+        if !mark.arrived {
+            let over = side.is(state::PEER_FIN | state::RESET | state::SHUT_RD);
+            return if over { Taken { outcome: Outcome::OK, flags: 0 } } else { fail(libc::EAGAIN) };
+        }
+        taken = guard.reader().take_urgent(keep, &mut byte);
+        if taken != Ok(None) {
+            break;
+        }
     }
-    if !mark.arrived {
-        let over = side.is(state::PEER_FIN | state::RESET | state::SHUT_RD);
-        return if over { Taken { outcome: Outcome::OK, flags: 0 } } else { fail(libc::EAGAIN) };
+    match taken {
+        Ok(Some(count)) => peeked::urgent(side, count, keep, &mut byte),
+        Ok(None) => return fail(libc::EAGAIN),
+        Err(failure) => {
+            drop(guard);
+            let (Next::Again | Next::Kernel) = fault(fd, desc, failure, 0);
+            return fail(libc::EINVAL);
+        }
     }
-    let mut byte = [0];
-    if let Err(failure) = guard.reader().take_urgent(flags & libc::MSG_PEEK != 0, &mut byte) {
-        drop(guard);
-        let (Next::Again | Next::Kernel) = fault(fd, desc, failure, 0);
-        return fail(libc::EINVAL);
-    }
-    peeked::urgent(side, side.rx.head().wrapping_add(mark.distance), flags & libc::MSG_PEEK != 0, &mut byte);
     match sinks.find(|sink| !sink.is_empty()) {
         None => Taken { outcome: Outcome::OK, flags: libc::MSG_OOB | libc::MSG_TRUNC },
         Some(mut sink) => {

@@ -24,6 +24,7 @@ pub const GROUP: Group = Group {
         Case::new("none_there", FAMILY | MODE, bytes::none_there),
         Case::new("taken_once", FAMILY | MODE, bytes::taken_once),
         Case::new("peeked", FAMILY | MODE, bytes::peeked),
+        Case::new("peeked_before_another", FAMILY | MODE, bytes::peeked_before_another),
         Case::new("peek_of_data_at_the_mark", FAMILY | MODE, bytes::peek_of_data_at_the_mark),
         Case::new("two_in_a_row", FAMILY | MODE, bytes::two_in_a_row),
         Case::new("three_in_a_row", FAMILY | MODE, bytes::three_in_a_row),

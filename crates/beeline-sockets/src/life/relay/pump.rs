@@ -240,13 +240,9 @@ impl Pump {
     /// The peer's urgent byte, as one to the program. Bytes that later ones made pass are passed over.
     #[cold]
     fn move_urgent_outward(&mut self) -> Moved {
-        let next = self.reader().view().mark;
-        if next.is_some_and(|mark| mark.distance == 0 && mark.arrived && !mark.taken) {
-            let mut byte = [0];
-            if self.reader().take_urgent(true, &mut byte).is_err() {
-                return Moved::Reset;
-            }
-            match kernel::send(self.relay.socket, &byte, libc::MSG_OOB | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+        let Ok(next) = self.reader().urgent_next() else { return Moved::Reset };
+        if let Some(byte) = next {
+            match kernel::send(self.relay.socket, &[byte], libc::MSG_OOB | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
                 Ok(_) => {}
                 Err(Errno(libc::EAGAIN)) => {
                     self.socket_full = true;
@@ -256,7 +252,11 @@ impl Pump {
                 Err(_) => return self.drain_socket(),
             }
         }
-        match self.reader().pass(&self.bells()) {
+        let passed = match next {
+            Some(_) => self.reader().pass_urgent(&self.bells()).map(|()| true),
+            None => self.reader().pass(&self.bells()),
+        };
+        match passed {
             Ok(true) | Err(Fault::Gone) => Moved::Some,
             Ok(false) => Moved::Nothing,
             Err(_) => Moved::Reset,

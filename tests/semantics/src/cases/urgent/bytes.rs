@@ -112,6 +112,18 @@ pub(super) fn peeked(v: Variant) {
     recv(server, 1, OOB | libc::MSG_PEEK);
 }
 
+pub(super) fn peeked_before_another(v: Variant) {
+    let (client, server) = v.pair();
+    send(client, b"1", OOB);
+    await_urgent(server);
+    recv(server, 1, OOB | libc::MSG_PEEK);
+    send(client, b"2", OOB);
+    settle(server);
+    recv(server, 1, OOB | libc::MSG_PEEK);
+    recv(server, 1, OOB);
+    look(server);
+}
+
 pub(super) fn peek_of_data_at_the_mark(v: Variant) {
     let (client, server) = v.pair();
     send(client, b"ab", 0);
