@@ -138,7 +138,7 @@ fn abort_locked(desc: &Desc, fd: i32, errno: i32) {
 
 /// Runs `tell`, which changes this end's flags, while nobody sends: a send writes their word as a whole. A process that
 /// shares the end and stands still in a send is not waited for longer than a moment. Nothing happens if this is no lane
-/// any more. No lock may be held.
+/// any more. What a holder left that died in a send stays so for the next one that sends. No lock may be held.
 fn with_nobody_sending(desc: &'static Desc, tell: impl FnOnce()) {
     const NAPS: u32 = 20;
     // The number may be another's by now, unless a lock is held.

@@ -47,6 +47,14 @@ pub enum Taken {
     Inherited,
 }
 
+impl Taken {
+    /// What the dead owner left is up to date.
+    #[inline]
+    pub fn settle(&mut self) {
+        *self = Self::Free;
+    }
+}
+
 /// How long it pays to spin for an owner who runs on another CPU. By the clock, as what `PAUSE` takes differs tenfold
 /// from processor to processor: an owner who has been kept from its CPU, perhaps by the waiter, comes no sooner for all
 /// that.

@@ -44,8 +44,21 @@ pub struct RxGuard {
     /// The side.
     pub side: &'static SideState,
     // Given back in this order.
-    _inner: Option<SharedGuard<'static>>,
+    inner: Option<SharedGuard<'static>>,
     _outer: Guard<'static>,
+}
+
+/// Whether the last holder died with it.
+#[inline]
+fn inherits(inner: Option<&SharedGuard<'static>>) -> bool {
+    inner.is_some_and(|inner| inner.taken == Taken::Inherited)
+}
+
+#[cold]
+fn settle(inner: Option<&mut SharedGuard<'static>>) {
+    if let Some(inner) = inner {
+        inner.taken.settle();
+    }
 }
 
 impl Desc {
@@ -86,11 +99,12 @@ impl Desc {
         }
         let (lane, side) = (self.lane(), self.side());
         let inner = if self.shared.load(Relaxed) { Some(self.try_shared(side, &side.tx_lock)?) } else { None };
-        let guard = TxGuard { desc: self, lane, side, shares: inner.is_some(), _outer: outer, inner };
-        if guard.inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited)
-            && guard.writer().recover().is_err()
-        {
-            ending::poison_locked(self, beeline_stats::Poison::HeadBeyondTail);
+        let mut guard = TxGuard { desc: self, lane, side, shares: inner.is_some(), _outer: outer, inner };
+        if inherits(guard.inner.as_ref()) {
+            match guard.writer().recover() {
+                Ok(()) => settle(guard.inner.as_mut()),
+                Err(_) => ending::poison_locked(self, beeline_stats::Poison::HeadBeyondTail),
+            }
         }
         Ok(guard)
     }
@@ -161,10 +175,12 @@ impl Desc {
         }
         let (lane, side) = (self.lane(), self.side());
         let inner = if self.shared.load(Relaxed) { Some(self.try_shared(side, &side.rx_lock)?) } else { None };
-        let inherited = inner.as_ref().is_some_and(|inner| inner.taken == Taken::Inherited);
-        let guard = RxGuard { desc: self, lane, side, _outer: outer, _inner: inner };
-        if inherited && guard.reader().recover(&Anchor(self.fd.load(Relaxed))).is_err() {
-            ending::poison_locked(self, beeline_stats::Poison::CursorBeyondRing);
+        let mut guard = RxGuard { desc: self, lane, side, _outer: outer, inner };
+        if inherits(guard.inner.as_ref()) {
+            match guard.reader().recover(&Anchor(self.fd.load(Relaxed))) {
+                Ok(()) => settle(guard.inner.as_mut()),
+                Err(_) => ending::poison_locked(self, beeline_stats::Poison::CursorBeyondRing),
+            }
         }
         Ok(guard)
     }
@@ -291,5 +307,62 @@ impl RxGuard {
     pub fn arm_for(&self, since: Since, sleep: u64, bells: &impl Bells) -> Result<Armed, Fault> {
         let armed = self.reader().arm_for(since, sleep, bells)?;
         Ok(if ending::hears_of_end(self.desc, self.side) { Armed::Ready } else { armed })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::desc::{DESCS, Kind};
+    use crate::{kernel, table};
+    use beeline_lane::{End, Source};
+    use beeline_meeting::pool;
+    use beeline_shm::SideMemory;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    /// One end of a lane, which processes share.
+    fn shared_end(cookie: u64) -> &'static Desc {
+        let (memory, _) = SideMemory::create().unwrap();
+        // SAFETY: a side consists of atomics only and is valid when zeroed.
+        let side: &'static SideState = unsafe { memory.as_ref() };
+        let fd = kernel::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).unwrap() as i32;
+        let desc = DESCS.take().unwrap();
+        desc.begin(Kind::Tcp, fd, libc::AF_INET as u32, beeline_guest::forks());
+        let _ = table::set(fd, Some(desc)).unwrap();
+        desc.become_lane(pool::client_lane(cookie).unwrap().sent().memory(), side, End::Client);
+        side.holders.store(2, Relaxed);
+        desc.shared.store(true, Relaxed);
+        desc
+    }
+
+    /// A holder dies in an urgent send, between mark and byte.
+    fn die_in_an_urgent_send(desc: &'static Desc) {
+        let holder = std::thread::spawn(move || {
+            let guard = desc.lock_tx().unwrap();
+            let anchor = Anchor(desc.fd.load(Relaxed));
+            let writer = guard.writer();
+            let send = || writer.write_urgent(Source::from(&b"!"[..]), &anchor, || resume_unwind(Box::new("killed")));
+            assert!(catch_unwind(AssertUnwindSafe(send)).is_err());
+            core::mem::forget(guard);
+        });
+        holder.join().unwrap();
+        assert_ne!(desc.lane().urgent(End::Client), 0);
+    }
+
+    #[test]
+    fn what_a_dead_holder_left_is_told_to_the_next_sender_whoever_had_the_lock_between() {
+        let between: [fn(&'static Desc); 3] = [
+            |_| {},
+            ending::tell_linger,
+            |desc| desc.side().tx_lock.run(|taken| assert_eq!(*taken, Taken::Inherited)).unwrap(),
+        ];
+        for (cookie, between) in (21..).zip(between) {
+            let desc = shared_end(cookie);
+            die_in_an_urgent_send(desc);
+            between(desc);
+            drop(desc.lock_tx().unwrap());
+            assert_eq!(desc.lane().urgent(End::Client), 0, "the mark of a byte that never came");
+            assert_eq!(desc.side().tx_lock.run(|taken| *taken), Some(Taken::Free));
+        }
     }
 }

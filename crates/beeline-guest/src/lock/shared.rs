@@ -6,7 +6,8 @@
 //! # The word
 //!
 //! The lower half is a robust futex as the kernel knows it (linux/futex.h): the holder's thread id in its own pid
-//! namespace, 0 when free, [`DIED`] when the holder has died. The upper half counts how often the lock was taken.
+//! namespace, 0 when free, [`DIED`] when a holder has died and nobody has settled that. The upper half counts how often
+//! the lock was taken.
 //!
 //! 1. Taking is a compare-and-swap of the whole word. So nobody takes a lock over from another holder than the one it
 //!    has found dead. Giving back is a store, if the word still is the holder's own: only a dead one's is changed by
@@ -18,7 +19,12 @@
 //!    was when it returns. Of two locks held at one time only the later one is named.
 //! 3. A thread without such a list is asked for as ever ([`super::exists`]), if it is of this pid namespace.
 //! 4. What a dead holder leaves is consistent, as sections commit by single stores; the next one is told
-//!    ([`Taken::Inherited`]).
+//!    ([`Taken::Inherited`]), and whoever comes after it, until one has brought derived state up to date and says so
+//!    ([`Taken::settle`]): who only wants others kept out, or finds the end a relay's, gives it back with [`DIED`] in
+//!    it, as the kernel does for one that dies before it has settled. Nobody waits for such a lock: no holder is
+//!    named in it. One that dies after that store and before it has woken a waiter leaves that to its nap: the kernel
+//!    wakes for a dead thread only where the word is its own or 0. Of a lock that keeps nothing derived nobody settles
+//!    anything, and the mark stays and says nothing.
 //! 5. Nobody naps for such a lock with another one held, or in a section: a waiter naps for a millisecond at most
 //!    ([`SharedLock::nap`]), and the app's handlers run meanwhile. One that is killed then stays counted as a waiter,
 //!    which costs each holder after it a system call.
@@ -59,7 +65,7 @@ pub struct SharedGuard<'a> {
     lock: &'a SharedLock,
     /// The word as it is while this holder is.
     token: u64,
-    /// How the lock was got.
+    /// How the lock was got, and is given back.
     pub taken: Taken,
     // Left last.
     _section: Section,
@@ -104,14 +110,15 @@ impl SharedLock {
     }
 
     /// Runs `f` with the lock held, if it is to be had within a moment. What others wait for, should this process be
-    /// stopped, is `f` and a few instructions: a guard that is passed on is copied about with the lock held.
+    /// stopped, is `f` and a few instructions: a guard that is passed on is copied about with the lock held. What is
+    /// inherited `f` settles, or leaves to the next one.
     #[inline(always)]
-    pub fn run<R>(&self, f: impl FnOnce(Taken) -> R) -> Option<R> {
+    pub fn run<R>(&self, f: impl FnOnce(&mut Taken) -> R) -> Option<R> {
         let section = Section::enter();
         let result = thread::with(|thread| {
-            let (token, taken) = self.take_in_a_moment(thread)?;
-            let result = f(taken);
-            self.give_back(thread, token);
+            let (token, mut taken) = self.take_in_a_moment(thread)?;
+            let result = f(&mut taken);
+            self.give_back(thread, token, taken);
             Some(result)
         });
         drop(section);
@@ -140,9 +147,10 @@ impl SharedLock {
     /// Gives the lock back. A plain store will do, and does not wait for those before it as a compare-and-swap would:
     /// nobody takes the lock from a holder that lives. Who begins to wait in that very moment naps once in vain.
     #[inline(always)]
-    fn give_back(&self, thread: &Thread, token: u64) {
+    fn give_back(&self, thread: &Thread, token: u64, taken: Taken) {
         if self.word.load(Relaxed) == token {
-            self.word.store(token & !u64::from(u32::MAX), Release);
+            let left = if taken == Taken::Inherited { DIED } else { 0 };
+            self.word.store(token & !u64::from(u32::MAX) | u64::from(left), Release);
         }
         conceal(thread, self);
         if self.waiters.load(Relaxed) != 0 {
@@ -234,7 +242,7 @@ impl SharedLock {
 
 impl Drop for SharedGuard<'_> {
     fn drop(&mut self) {
-        thread::with(|thread| self.lock.give_back(thread, self.token));
+        thread::with(|thread| self.lock.give_back(thread, self.token, self.taken));
     }
 }
 
@@ -312,5 +320,62 @@ fn conceal(thread: &Thread, lock: &SharedLock) {
         head.list_op_pending.store(thread.robust_before.load(Relaxed), Relaxed);
     } else if head.list_op_pending.load(Relaxed) == entry(head, lock) {
         head.list_op_pending.store(0, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    /// A thread takes the lock and ends.
+    fn die_with(lock: &Arc<SharedLock>) {
+        let held = lock.clone();
+        std::thread::spawn(move || core::mem::forget(held.try_lock().unwrap())).join().unwrap();
+    }
+
+    fn settle(lock: &SharedLock) {
+        lock.run(Taken::settle).unwrap();
+    }
+
+    #[test]
+    fn whoever_takes_what_a_dead_holder_left_is_told_until_one_has_settled() {
+        let lock = Arc::new(SharedLock::default());
+        die_with(&lock);
+        for _ in 0..2 {
+            assert_eq!(lock.try_lock().unwrap().taken, Taken::Inherited);
+            assert_eq!(lock.run(|taken| *taken), Some(Taken::Inherited));
+            assert_eq!(lock.lock_within(1).unwrap().taken, Taken::Inherited);
+        }
+        let mut guard = lock.try_lock().unwrap();
+        guard.taken.settle();
+        drop(guard);
+        assert_eq!(lock.try_lock().unwrap().taken, Taken::Free);
+        die_with(&lock);
+        settle(&lock);
+        assert_eq!(lock.run(|taken| *taken), Some(Taken::Free));
+    }
+
+    #[test]
+    fn one_that_dies_before_it_has_settled_leaves_that_to_the_next() {
+        let lock = Arc::new(SharedLock::default());
+        die_with(&lock);
+        drop(lock.try_lock().unwrap());
+        die_with(&lock);
+        assert_eq!(lock.run(|taken| *taken), Some(Taken::Inherited));
+        settle(&lock);
+        assert_eq!(lock.try_lock().unwrap().taken, Taken::Free);
+    }
+
+    #[test]
+    fn a_lock_that_was_given_back_unsettled_is_nobodys() {
+        let lock = Arc::new(SharedLock::default());
+        die_with(&lock);
+        drop(lock.try_lock().unwrap());
+        let mut wait = Wait::default();
+        lock.nap(&mut wait);
+        assert_eq!((wait.naps(), lock.holder()), (0, None));
+        lock.disown();
+        assert_eq!(lock.try_lock().unwrap().taken, Taken::Inherited);
     }
 }

@@ -99,8 +99,11 @@ impl<'a, I: Iterator<Item = Source<'a>>> Parts<'a, I> {
             if side.is(state::RELAYED | state::RESET | state::SHUT_WR) {
                 return Quiet::Changed;
             }
-            if taken == Taken::Inherited && writer.recover().is_err() {
-                return Quiet::Written(Err(Fault::HeadBeyondTail));
+            if *taken == Taken::Inherited {
+                if writer.recover().is_err() {
+                    return Quiet::Written(Err(Fault::HeadBeyondTail));
+                }
+                taken.settle();
             }
             Quiet::Written(self.write_unannounced(&writer))
         });

@@ -21,6 +21,7 @@ pub const GROUP: Group = Group {
         Case::new("stopped_while_it_waits_for_room", FAMILY, stopped_while_it_waits_for_room),
         Case::new("killed_in_another_pid_namespace", FAMILY, killed_in_another_pid_namespace),
         Case::new("killed_without_proc", FAMILY, killed_without_proc).on_any_path(),
+        Case::new("killed_while_it_sends_urgently", FAMILY, killed_while_it_sends_urgently),
         Case::new("replaced_while_it_sends", FAMILY, replaced_while_it_sends),
         Case::new("stopped_in_accept", FAMILY, stopped_in_accept).on_any_path(),
         Case::new("busy_in_a_handler_in_accept", FAMILY, busy_in_a_handler_in_accept).on_any_path(),
@@ -300,4 +301,54 @@ fn busy_in_a_handler_in_accept(v: Variant) {
         sys::kill(worker, libc::SIGUSR1);
         sys::read(reader, &mut [0]);
     });
+}
+
+/// Takes what comes, until nothing more does for a moment.
+fn read_all(server: Fd) {
+    let more = || sys::poll(&mut [libc::pollfd { fd: server.raw, events: libc::POLLIN, revents: 0 }], 30).value > 0;
+    loop {
+        while sys::recv(server.raw, &mut [0; 4096], libc::MSG_DONTWAIT).value > 0 {}
+        if !more() {
+            break;
+        }
+    }
+}
+
+/// What the victim left in the middle of an urgent send, as its owner is told before the byte, is nothing to those who
+/// go on, whatever they do first.
+fn killed_while_it_sends_urgently(v: Variant) {
+    let mut all_right = true;
+    for number in 0..2 * ROUNDS {
+        let (client, server) = v.pair();
+        sys::fcntl(server.raw, libc::F_SETOWN, sys::process_id());
+        let child = sys::fork(|| {
+            sys::close(server.raw);
+            loop {
+                sys::send(client.raw, b"U", libc::MSG_OOB | libc::MSG_NOSIGNAL);
+            }
+        });
+        sys::poll(&mut [libc::pollfd { fd: server.raw, events: libc::POLLPRI, revents: 0 }], 10_000);
+        std::thread::sleep(std::time::Duration::from_micros(100 + 311 * number));
+        sys::kill(child.value as i32, libc::SIGKILL);
+        sys::wait_for(child);
+        read_all(server);
+        sys::setsockopt(client.raw, libc::SOL_SOCKET, libc::SO_LINGER, &[0; 8]);
+        let sent = sys::send(client.raw, b"xyz", 0);
+        let mut came = Vec::new();
+        while !came.ends_with(b"z") {
+            let mut bytes = [0; 4096];
+            let count = sys::recv(server.raw, &mut bytes, 0).size();
+            came.extend_from_slice(&bytes[..count]);
+            if count == 0 {
+                break;
+            }
+        }
+        // On a busy machine TCP may bring some of the victim's only now.
+        came.retain(|byte| *byte != b'U');
+        all_right &= sent.value == 3 && came == b"xyz";
+        for fd in [client, server] {
+            sys::close(fd.raw);
+        }
+    }
+    trace!("the next bytes came {all_right}");
 }
