@@ -15,7 +15,8 @@
 //!    through the *waker*: a descriptor that is always readable and that one `EPOLL_CTL_MOD` shows to one
 //!    sleeper once.
 //! 5. A dead anchor would be reported by the kernel for ever, whatever was asked. It is taken out of the kernel's
-//!    set; its state is final and stays with the hot list.
+//!    set; its state is final and stays with the hot list, but for a reset by this end's own send, which tells who
+//!    sleeps. One that only hangs, as both halves are shut, is watched by edges from then on.
 //! 6. Edges: data is an edge when the peer's tail has moved since the last report; room is one when a send has
 //!    found the ring full since; what the kernel calls a change of state is one, counted in the side, whether the
 //!    mask differs or not. As in the kernel, an edge reports the whole mask.

@@ -445,6 +445,7 @@ pub fn put_back(fd: i32, desc: &'static Desc) {
     sets_with(fd, desc, |epfd, set, entry| {
         disturb(epfd, set, entry);
         entry.dead.store(false, Relaxed);
+        entry.hung.store(false, Relaxed);
         entry.kernel_out.store(false, Relaxed);
         entry.seen.refresh();
         if !entry.fired.load(Relaxed) || desc.is_lane() {

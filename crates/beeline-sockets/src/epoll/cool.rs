@@ -10,11 +10,12 @@ use super::events::{ARRIVAL, EPOLLET, EPOLLOUT, EPOLLPRI, READABLE, WRITABLE};
 use super::faults::{ANSWERS_BEGUN, ANSWERS_OPEN, answer_faults, is_troubled, mark_troubled, note_fault};
 use super::limits::{ARMINGS, NESTS_MAX};
 use super::readiness::{self, readiness};
-use super::registration::{deregister_dead, expose, watch};
+use super::registration::{deregister_dead, expose, make_exact, takes_no_bells, watch};
 use super::set::{Entry, Set, open_fd, set_of, tail};
 use crate::desc::{Desc, Kind};
 use crate::guards;
 use crate::io::{self, Sleeper, arm_lane};
+use crate::side::state;
 
 /// Arms all hot members of a set that somebody is about to wait for through the kernel.
 pub(crate) fn cool(desc: &Desc) -> Armed {
@@ -151,7 +152,7 @@ pub(super) fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u3
         entry.seen.pass(now);
         since = now;
     }
-    if entry.dead.load(Relaxed) || desc.side().is(crate::side::state::PEER_CLOSED | crate::side::state::RESET) {
+    if entry.dead.load(Relaxed) || desc.side().is(state::PEER_CLOSED | state::RESET) {
         deregister_dead(epfd, fd, entry);
         return Armed::Sleep;
     }
@@ -206,6 +207,8 @@ pub(super) fn arm_entry(
     let out = interest & WRITABLE != 0 && awaits_room(entry, desc, interest);
     if out && !entry.kernel_out.swap(true, Relaxed) {
         watch(epfd, set, fd, entry);
+    } else if out && takes_no_bells(desc) {
+        make_exact(epfd, fd, entry);
     }
     let sleep = company::sleep_for(set, entry, desc);
     if sleep != 0 && desc.side().rx.sleep() == sleep {
@@ -221,12 +224,14 @@ pub(super) fn arm_entry(
 
 /// Whether an entry that asks for room, and had none to report when it was judged, is to be told of it. There may be
 /// some by now, which only arming finds: so the present room decides for edges alone, and for those only if none is
-/// due.
+/// due. Who may send no more is always told of room, and awaits none.
 fn awaits_room(entry: &Entry, desc: &Desc, interest: u32) -> bool {
-    interest & EPOLLET == 0
-        || entry.seen.is_fresh()
-        || desc.pace.fulls() != entry.seen.fulls()
-        || !io::writable_hint(desc, desc.side())
+    let is_edge = || {
+        entry.seen.is_fresh()
+            || desc.pace.fulls() != entry.seen.fulls()
+            || !desc.side().is(state::SHUT_WR | state::RESET) && !io::writable_hint(desc, desc.side())
+    };
+    interest & EPOLLET == 0 || is_edge()
 }
 
 /// `alone` as for [`arm_lane`].
@@ -245,7 +250,7 @@ fn arm_for(
     if io::await_end(fd, desc, interest as i16) {
         return Ok(Armed::Ready);
     }
-    if interest & (READABLE | EPOLLPRI) != 0 && !desc.side().is(crate::side::state::PEER_FIN) {
+    if interest & (READABLE | EPOLLPRI) != 0 && !desc.side().is(state::PEER_FIN) {
         let since = beeline_lane::Since::Tail(since);
         let Some(guard) = guards::rx_of(fd, desc) else { return Ok(Armed::Ready) };
         if io::arm_reader(fd, &guard, since, false, alone)? == Armed::Ready {

@@ -5,14 +5,14 @@ use core::sync::atomic::Ordering::Relaxed;
 use libc::epoll_event;
 
 use super::bells::drain_bells;
-use super::events::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT};
+use super::events::{EPOLLHUP, EPOLLIN, EPOLLONESHOT};
 use super::faults::hear;
 use super::limits::LOOK_TICKS_MIN;
 use super::listeners::{arm_pair_again, disarm_pair};
 use super::nested::{any_own_ready, any_ready};
 use super::order::KernelEvents;
 use super::readiness::arrivals;
-use super::registration::{deregister_dead, make_exact, pause, was_parked};
+use super::registration::{deregister_dead, make_exact, pause, pause_hung, was_parked};
 use super::set::{Entry, Set};
 use super::set::{is_shared, open_fd, set_of};
 use super::wait::Call;
@@ -184,11 +184,15 @@ impl Call {
         if events == 0 {
             return;
         }
-        let dead = events & (EPOLLHUP | EPOLLERR) != 0;
+        let dead = io::tells_of_end(desc, events as i16);
+        if events & EPOLLHUP != 0 && !dead {
+            entry.hung.store(true, Relaxed);
+        }
         if entry.fired.load(Relaxed) {
             desc.side().rx.note_bell();
             // No pause keeps the kernel from telling of a dead anchor.
             if !dead {
+                let pause = if event.events == EPOLLHUP { pause_hung } else { pause };
                 pause(self.epfd, fd, entry);
                 return;
             }

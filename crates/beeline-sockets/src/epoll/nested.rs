@@ -11,10 +11,11 @@ use super::kernel_events;
 use super::limits::NESTS_MAX;
 use super::listeners::hidden_of;
 use super::readiness::readiness;
-use super::registration::{deregister_dead, expose};
+use super::registration::{deregister_dead, expose, make_exact};
 use super::set::{Entry, Set, is_shared, open_fd, set_of};
 use super::waker::take_waker;
 use crate::desc::{Desc, Kind};
+use crate::io;
 
 /// Whether some hot member of a set has something to report.
 pub(super) fn any_ready(set: &Set, depth: u32) -> bool {
@@ -129,14 +130,21 @@ fn hear_of_ends(epfd: i32, set: &Set, depth: u32) -> bool {
         if revents & (libc::POLLHUP | libc::POLLERR) == 0 {
             return;
         }
+        let is_end = io::tells_of_end(desc, revents);
+        // What a hang-up that is no end means was found when it was heard first.
+        if !is_end && entry.hung.swap(true, Relaxed) {
+            return;
+        }
         if !entry.fired.load(Relaxed) {
             set.make_hot(fd, entry);
         }
         hear(set, fd, entry, desc, revents);
         ready |= readiness(set, entry, depth) != 0;
         // Where others share the kernel's set it is to tell them, too.
-        if !shared {
-            deregister_dead(epfd, fd, entry);
+        match is_end {
+            _ if shared => {}
+            true => deregister_dead(epfd, fd, entry),
+            false => make_exact(epfd, fd, entry),
         }
     });
     ready

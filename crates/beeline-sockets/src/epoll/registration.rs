@@ -24,29 +24,35 @@
 //!    for it. So the data of members that leave is remembered for a while ([`super::set::Departed`]): what was fetched
 //!    before and is known by nobody else is kept from the app. And no two members, parked or not, are under the same
 //!    data if one of them is parked.
+//! 9. Of an anchor whose halves are both shut the kernel reports `EPOLLHUP` for ever, whatever it was told to watch. If
+//!    that is not the peer's end ([`io::tells_of_end`]) the connection goes on, and the end, a reset and room are yet
+//!    to come: from then on it is watched by edges ([`Entry::hung`]), each of which the kernel tells once.
+//! 10. A peer that reads no more takes no bells, so that an anchor that is not plugged by then cannot be. Who waits for
+//!     room there has the kernel report it by level, although there is none: a sleeper is woken again and again, and
+//!     looks each time, paced as all are that are woken in vain.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::all::{self, every_set};
 use super::company::disband_and_wake;
-use super::events::{
-    EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM, READABLE,
-};
-use super::set::set_of;
-use super::set::{Entry, Set};
+use super::events::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, READABLE, WRITABLE};
+use super::set::{Entry, Set, open_fd, set_of};
 use crate::desc::{Desc, Kind};
+use crate::io;
 use crate::kernel;
+use crate::side::state;
+use beeline_lane::flags;
 
 pub(super) const EPOLLEXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 /// Registrations with any of these are exactly what was asked.
 const EXACT: u32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | libc::EPOLLWAKEUP as u32;
 
 /// What the kernel is to watch an entry's fd for.
-fn wanted(entry: &Entry) -> u32 {
+fn wanted(fd: i32, entry: &Entry) -> u32 {
     let mut events = entry.events.load(Relaxed);
-    if !entry.desc().is_some_and(Desc::is_lane) {
+    let Some(desc) = entry.desc().filter(|desc| desc.is_lane()) else {
         return asked_of_kernel(events, entry.desc());
-    }
+    };
     // Urgent bytes ring as others do. Whoever waits for them alone is told of arrivals: the anchor stays readable while
     // other bytes are unread.
     if events & (READABLE | EPOLLPRI) == EPOLLPRI {
@@ -55,17 +61,37 @@ fn wanted(entry: &Entry) -> u32 {
     if events & (EPOLLRDNORM | EPOLLPRI) != 0 {
         events |= EPOLLIN;
     }
+    let awaits_room = events & WRITABLE != 0 && entry.kernel_out.load(Relaxed);
     // One-shot is ours to keep: the kernel's would end the watch at the first bell.
-    events &= !(EPOLLONESHOT | EPOLLWRNORM | EPOLLRDNORM | EPOLLPRI);
-    if !entry.kernel_out.load(Relaxed) {
-        events &= !EPOLLOUT;
+    events &= !(EPOLLONESHOT | WRITABLE | EPOLLRDNORM | EPOLLPRI);
+    if awaits_room {
+        events |= EPOLLOUT;
     }
     // The end of the stream is an edge whatever was asked for. An exclusive watch may not ask for it by name; it is
     // rung for data then.
     if events & (EPOLLIN | EPOLLET) != 0 {
         events |= if events & EPOLLEXCLUSIVE == 0 { EPOLLRDHUP } else { EPOLLIN };
     }
+    if awaits_room && waits_unplugged(fd, desc) {
+        events &= !EPOLLET;
+    } else if entry.hung.load(Relaxed) {
+        events |= EPOLLET;
+    }
     events
+}
+
+/// Whether the anchor of a member that waits for room is not plugged, as the peer reads no more (rule 10).
+fn waits_unplugged(fd: i32, desc: &'static Desc) -> bool {
+    let side = desc.side();
+    takes_no_bells(desc)
+        && !side.is(state::SHUT_WR | state::RESET | state::PEER_CLOSED)
+        && !io::writable_hint(desc, side)
+        && kernel::poll_now(open_fd(fd, desc), libc::POLLOUT) & libc::POLLOUT != 0
+}
+
+/// Whether a lane's peer has said that it reads no more.
+pub(super) fn takes_no_bells(desc: &Desc) -> bool {
+    desc.lane().flags(desc.end().peer()) & flags::SHUT_RD != 0
 }
 
 /// What the kernel is to watch a member for that is no lane. A set may seem ready to it and have nothing to tell, which
@@ -86,7 +112,7 @@ pub(super) fn watch(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
     if entry.dead.load(Relaxed) {
         return true;
     }
-    let wanted = wanted(entry);
+    let wanted = wanted(fd, entry);
     let known = entry.registered.events().filter(|_| entry.registered.is_under(entry.data.load(Relaxed)));
     if known.is_some_and(|told| covers(told, wanted)) && set.is_private() {
         return true;
@@ -94,9 +120,13 @@ pub(super) fn watch(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
     tell(epfd, fd, entry, wanted)
 }
 
-/// The kernel has reported an event of an entry: if it was told more than is asked, that ends here.
+/// The kernel has reported an event of an entry, or may go on doing so: if it was told more than is asked, that ends
+/// here.
 pub(super) fn make_exact(epfd: i32, fd: i32, entry: &Entry) {
-    let wanted = wanted(entry);
+    if entry.dead.load(Relaxed) {
+        return;
+    }
+    let wanted = wanted(fd, entry);
     if entry.registered.events().unwrap_or(0) != wanted {
         tell(epfd, fd, entry, wanted);
     }
@@ -113,14 +143,22 @@ pub(super) fn pause(epfd: i32, fd: i32, entry: &Entry) {
     }
 }
 
+/// As [`pause`], of a lane whose anchor hangs: where it is paused already the kernel tells that once more, and then
+/// nothing, unless it is paused anew.
+pub(super) fn pause_hung(epfd: i32, fd: i32, entry: &Entry) {
+    if entry.registered.events() != Some(EPOLLONESHOT) {
+        pause(epfd, fd, entry);
+    }
+}
+
 /// The kernel may have been told something else of an entry than the table says: it is told that again. The set is
 /// locked.
 pub(super) fn tell_again(epfd: i32, fd: i32, entry: &Entry) {
     if !entry.desc().is_some_and(Desc::is_lane) {
-        let event = libc::epoll_event { events: wanted(entry), u64: entry.data.load(Relaxed) };
+        let event = libc::epoll_event { events: wanted(fd, entry), u64: entry.data.load(Relaxed) };
         let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, Some(event));
     } else if !entry.dead.load(Relaxed) && entry.registered.events().is_some() {
-        tell(epfd, fd, entry, wanted(entry));
+        tell(epfd, fd, entry, wanted(fd, entry));
     }
 }
 

@@ -256,6 +256,7 @@ impl Set {
         entry.heat.begin();
         entry.companion.begin();
         entry.dead.store(false, Relaxed);
+        entry.hung.store(false, Relaxed);
         entry.kernel_out.store(false, Relaxed);
         entry.registered.forget();
         entry.fault.set(None);

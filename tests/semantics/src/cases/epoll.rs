@@ -1,6 +1,7 @@
 //! One epoll set: when it tells what. Level, edge, oneshot, RDHUP, fairness, times.
 
 mod edges;
+mod halves;
 
 use crate::case::axes::{FAMILY, MODE, ONCE, TRIGGER};
 use crate::case::{Case, Group};
@@ -20,6 +21,7 @@ pub const GROUP: Group = Group {
         Case::new("edge_both_directions", FAMILY | MODE, edges::edge_both_directions),
         Case::new("edge_writable_after_full", FAMILY, edges::edge_writable_after_full),
         Case::new("level_writable_after_full", FAMILY, edges::level_writable_after_full),
+        Case::new("room_by_its_other_name", FAMILY | TRIGGER, edges::room_by_its_other_name),
         Case::new("room_among_members_of_equal_data", FAMILY | TRIGGER, edges::room_among_members_of_equal_data),
         Case::new(
             "room_no_longer_asked_for_keeps_nobody_awake",
@@ -46,6 +48,34 @@ pub const GROUP: Group = Group {
         Case::new("own_shutdown", FAMILY | TRIGGER, own_shutdown),
         Case::new("reset_by_a_send_after_both_halves_are_shut", FAMILY, reset_by_a_send_after_both_halves_are_shut),
         Case::new("edge_with_the_reading_half_shut", FAMILY | MODE, edges::edge_with_the_reading_half_shut),
+        Case::new(
+            "room_at_a_peer_that_shuts_both_halves_and_closes",
+            FAMILY | TRIGGER,
+            halves::room_at_a_peer_that_shuts_both_halves_and_closes,
+        ),
+        Case::new(
+            "room_in_a_set_inside_at_a_peer_that_closes",
+            FAMILY | TRIGGER,
+            halves::room_in_a_set_inside_at_a_peer_that_closes,
+        ),
+        Case::new(
+            "room_that_a_peer_makes_that_is_shut_both_ways",
+            FAMILY | TRIGGER,
+            halves::room_that_a_peer_makes_that_is_shut_both_ways,
+        ),
+        Case::new(
+            "bytes_where_both_ends_have_shut_their_reading_halves",
+            FAMILY,
+            halves::bytes_where_both_ends_have_shut_their_reading_halves,
+        ),
+        Case::new("reset_after_both_own_halves_are_shut", FAMILY, halves::reset_after_both_own_halves_are_shut),
+        Case::new("own_halves_shut_without_room", FAMILY, halves::own_halves_shut_without_room),
+        Case::new(
+            "oneshot_disarmed_while_halves_are_shut",
+            FAMILY | TRIGGER,
+            halves::oneshot_disarmed_while_halves_are_shut,
+        ),
+        Case::new("reset_by_a_send_after_the_close", FAMILY, halves::reset_by_a_send_after_the_close),
         Case::new("peek_keeps_level_ready", FAMILY | TRIGGER, peek_keeps_level_ready),
         Case::new("echo_loop", FAMILY | TRIGGER, echo_loop),
         Case::new("forty_connections", FAMILY | TRIGGER, forty_connections),

@@ -17,6 +17,9 @@ pub struct Entry {
     pub fired: AtomicBool,
     /// The kernel no longer watches the anchor: it is dead and would report so for ever.
     pub dead: AtomicBool,
+    /// Both halves of the anchor are shut, and that is no end: the kernel is to tell of it by edges, or it would for
+    /// ever.
+    pub hung: AtomicBool,
     /// Whether the kernel watches the anchor for `EPOLLOUT`.
     pub kernel_out: AtomicBool,
     /// A fault of the peer that nobody has dealt with yet.

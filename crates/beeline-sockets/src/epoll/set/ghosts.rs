@@ -33,7 +33,12 @@ impl Set {
     fn relocate(&self, from: i32, to: i32) -> Option<&Entry> {
         let old = self.find(from)?;
         let new = self.insert(to, old.events.load(Relaxed), old.data.load(Relaxed), old.desc())?;
-        for (target, source) in [(&new.fired, &old.fired), (&new.dead, &old.dead), (&new.kernel_out, &old.kernel_out)] {
+        for (target, source) in [
+            (&new.fired, &old.fired),
+            (&new.dead, &old.dead),
+            (&new.hung, &old.hung),
+            (&new.kernel_out, &old.kernel_out),
+        ] {
             target.store(source.load(Relaxed), Relaxed);
         }
         for (target, source) in [(&new.call, &old.call), (&new.place, &old.place), (&new.added, &old.added)] {

@@ -147,6 +147,23 @@ pub fn level_writable_after_full(v: Variant) {
     epoll_wait(set, 4, -1);
 }
 
+/// Room has two bits, and either will do.
+pub fn room_by_its_other_name(v: Variant) {
+    let (client, server) = v.pair();
+    let set = epoll_create("set");
+    epoll_add(set, client, libc::EPOLLWRNORM | trigger(v));
+    let sent = fill_firmly(client, 3);
+    await_settled_edges(set);
+    let main = sys::thread_id();
+    let thread = std::thread::spawn(move || {
+        trace::set_actor("thread");
+        await_asleep(main);
+        drain(server, 3, sent);
+    });
+    epoll_wait(set, 4, 5_000);
+    let _ = thread.join();
+}
+
 /// Where members have equal data, nobody can tell by an event whose it is.
 pub fn room_among_members_of_equal_data(v: Variant) {
     let ((client, server), (other, _peer)) = (v.pair(), v.pair());
