@@ -6,7 +6,7 @@ use crate::desc::TxGuard;
 use crate::ending::SHUT_BOTH;
 use crate::side::reset;
 use crate::side::{SideState, state};
-use crate::{Errno, Outcome, kernel};
+use crate::{Errno, Outcome, kernel, watchers};
 
 /// Whether the peer reads no more: TCP takes the first send to it, and is reset for that.
 pub(super) fn peer_reads_no_more(guard: &TxGuard) -> bool {
@@ -28,7 +28,10 @@ pub(super) fn send_to_closed_reader(fd: i32, mut guard: TxGuard, taken: usize) -
     guard.let_others_in();
     // The peer, if it is still there, is reset as well.
     let _ = kernel::shutdown(fd, libc::SHUT_RDWR);
+    let desc = guard.desc;
     drop(guard);
+    // Who sleeps on a set that knows the peer's close already hears nothing by the kernel: a dead anchor is in none.
+    watchers::notify(fd, desc);
     Outcome::Done(taken as isize)
 }
 

@@ -245,6 +245,7 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
             }
             // TCP takes the first send after the peer's close, and is reset for it.
             reset(side, libc::ECONNRESET);
+            watchers::notify(fd, desc);
             return Break(Outcome::Done(sent.max(total.min(LOST_MAX)) as isize));
         }
         Continue(())
