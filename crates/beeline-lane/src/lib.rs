@@ -130,6 +130,7 @@ extern crate std;
 pub mod flags;
 pub mod offer;
 mod reader;
+mod room;
 pub mod seat;
 mod state;
 mod storage;

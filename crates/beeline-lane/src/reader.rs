@@ -4,10 +4,10 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use beeline_shm::{Cursor, End, Sink, WAKE_ARMED};
 
+use crate::room::{PLUG_BELLS, enough_room};
 use crate::state::{RxState, TxState};
 use crate::storage::{Bells, Storage, Wake};
 use crate::wake::next_generation;
-use crate::writer::{PLUG_BELLS, enough_room};
 use crate::{Armed, Fault};
 
 /// Bytes copied between two publications of the head: a blocked writer goes on while the rest of a

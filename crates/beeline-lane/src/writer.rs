@@ -4,10 +4,9 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use beeline_shm::{Cursor, End, INLINE_BYTES, Source, WAKE_ARMED, WAKE_ORDER};
 
+use crate::Fault;
 use crate::state::{RxState, TxState};
 use crate::storage::{Bells, Storage, Wake};
-use crate::wake::next_generation;
-use crate::{Armed, Fault};
 
 mod bounded;
 
@@ -26,9 +25,6 @@ const STREAM_BYTES: usize = 16 * 1024;
 
 /// Counts in a front's status are this long.
 const COUNT_MASK: u64 = (1 << 48) - 1;
-
-/// Bells that make a plugged anchor not writable, whatever else is queued.
-pub(crate) const PLUG_BELLS: u32 = 4;
 
 /// Bells that are spared while the peer reads nothing, at most; a mask.
 const SPARED_MAX: u32 = (1 << SPARED_BITS) - 1;
@@ -387,59 +383,6 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
         Ok(length)
     }
 
-    /// Whether a poller should be told that there is room: a quarter of the ring is free.
-    ///
-    /// # Errors
-    /// [`Fault::HeadBeyondTail`].
-    #[inline]
-    pub fn writable(&self) -> Result<bool, Fault> {
-        let tail = self.state.tail.load(Relaxed);
-        let used = tail.wrapping_sub(self.state.head_seen.load(Relaxed));
-        if enough_room(self.in_use(), used) {
-            return Ok(true);
-        }
-        Ok(enough_room(self.in_use(), self.used(tail)?))
-    }
-
-    /// Whether there is room for a sleeper to be told of, or nonsense that a write will find. For one without the lock:
-    /// others may write meanwhile, and the peer may have read what they have published and not yet noted.
-    fn may_write(&self) -> bool {
-        let head = self.storage.head(self.end.peer());
-        let used = self.state.tail.load(Acquire).wrapping_sub(head);
-        enough_room(self.in_use(), used) || used > self.storage.ring_bytes()
-    }
-
-    /// Prepares to sleep until there is room. The tx lock need not be held, if nobody else arms meanwhile.
-    ///
-    /// # Errors
-    /// A [`Fault`] of the peer.
-    pub fn arm(&self, bells: &impl Bells) -> Result<Armed, Fault> {
-        if self.may_write() {
-            return Ok(Armed::Ready);
-        }
-        // A sibling that sleeps has plugged the anchor for us, too, if the reader has not undone it yet.
-        let word = self.storage.wake(self.end, Wake::Write);
-        let joined = word & WAKE_ARMED != 0 && word == self.state.write_wake.load(Relaxed) && bells.plugged();
-        if !joined {
-            bells.unplug();
-            for _ in 0..PLUG_BELLS {
-                bells.ring()?;
-            }
-            let wake = next_generation(self.state.write_wake.load(Relaxed));
-            self.state.write_wake.store(wake, Relaxed);
-            self.storage.set_wake(self.end, Wake::Write, wake);
-        }
-        // Pairs with the fence in `Reader::consumed`.
-        self.storage.full_fence();
-        if self.may_write() {
-            return Ok(Armed::Ready);
-        }
-        if !joined {
-            bells.plug();
-        }
-        Ok(Armed::Sleep)
-    }
-
     /// Brings the state up to what was published, after a holder may have died with the lock held. The
     /// cursor is our own, but it stands where the peer can write, so it is believed only if it lies
     /// within one ring of what we know.
@@ -471,9 +414,4 @@ fn stamp_if_empty<S: Storage>(storage: S, end: End, state: &TxState, tail: u32, 
     if known || state.head_seen.load(Relaxed) == tail || storage.head(end.peer()) == tail {
         storage.set_stamp(end);
     }
-}
-
-/// Whether `used` bytes leave a quarter of a ring free.
-pub(crate) fn enough_room(ring_bytes: u32, used: u32) -> bool {
-    used <= ring_bytes.wrapping_sub(ring_bytes >> 2)
 }

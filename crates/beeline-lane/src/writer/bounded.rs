@@ -1,7 +1,5 @@
 //! Writers to whom the ring is smaller than it is.
 
-use core::sync::atomic::Ordering::Acquire;
-
 use super::Writer;
 use crate::Fault;
 use crate::storage::Storage;
@@ -33,21 +31,7 @@ impl<S: Storage + Copy> Writer<'_, S> {
 
     /// The ring without what stays free.
     #[inline]
-    pub(super) fn in_use(&self) -> u32 {
+    pub(crate) fn in_use(&self) -> u32 {
         self.storage.ring_bytes().saturating_sub(self.held_back)
-    }
-
-    /// Asks to be told when the reader has had its turn. False if it has had it already, and nothing is to be waited
-    /// for.
-    #[must_use]
-    pub fn ask_for_turn(&self, turn: u32) -> bool {
-        self.storage.set_awaits_turn(self.end, true);
-        // Pairs with the fence in `Reader::arm`: either the reader sees the word, or we see that it has read.
-        self.storage.full_fence();
-        let waits = self.state.tail.load(Acquire).wrapping_sub(self.storage.head(self.end.peer())) > turn / 2;
-        if !waits {
-            self.storage.set_awaits_turn(self.end, false);
-        }
-        waits
     }
 }
