@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
+pub use beeline_lane::flags::SHUT_BOTH;
 use beeline_lane::{Fault, flags};
 use beeline_stats::Poison;
 
@@ -11,9 +12,6 @@ use crate::{kernel, stats};
 
 /// Flags by which a peer says more than how far it has written.
 pub const TELLING: u32 = flags::FIN | flags::CLOSED | flags::RESET | flags::URGENT;
-
-/// Flags of a peer that has shut down both halves.
-pub const SHUT_BOTH: u32 = flags::FIN | flags::SHUT_RD;
 
 /// What a blocked or failing operation does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

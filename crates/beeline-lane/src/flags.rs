@@ -12,6 +12,8 @@ pub const TAKEN: u32 = 8;
 pub const RELEASED: u32 = 16;
 /// The end reads no more: `shutdown(SHUT_RD)`.
 pub const SHUT_RD: u32 = 32;
+/// The end neither reads nor sends any more: it answers what comes now by a reset, as TCP does.
+pub const SHUT_BOTH: u32 = FIN | SHUT_RD;
 /// The end has marked a byte urgent.
 pub const URGENT: u32 = beeline_shm::FLAG_URGENT;
 /// The end wants a signal for each urgent byte: an out-of-band bell.

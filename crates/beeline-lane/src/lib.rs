@@ -60,7 +60,8 @@
 //!
 //! 6. An end that is closed says so by a flag, fences, and rings a peer that it finds armed; its anchor may stay open.
 //!    Who arms looks at the flag behind the fence, and leaves the last bell to the others that sleep. Who rings such an
-//!    end looks at the flag then, and leaves the word armed.
+//!    end looks at the flag then, and leaves the word armed; so it does at an end that is shut both ways, for the next
+//!    write to find that.
 //! 7. A bell may lie in the socket of a reader that looks at the ring itself and does not arm, or not yet. It may take
 //!    all bells out ([`Reader::drain_bells`]) if it knows that nobody sleeps on the anchor and that whoever wants to
 //!    will arm first, under the rx lock. It clears its word before, and notes that: the arming that follows has no bell

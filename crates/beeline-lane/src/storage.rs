@@ -22,6 +22,10 @@ pub trait Storage {
     fn reads_no_more(&self, _end: End) -> bool {
         false
     }
+    /// Whether `end` has said that it neither reads nor sends any more: the next bytes are answered by a reset.
+    fn is_shut(&self, _end: End) -> bool {
+        false
+    }
     /// The cursor of `end`.
     fn cursor(&self, end: End) -> Cursor;
     /// Publishes the cursor of `end`.
@@ -149,6 +153,10 @@ impl Storage for LaneMemory {
     #[inline]
     fn reads_no_more(&self, end: End) -> bool {
         LaneMemory::flags(self, end) & crate::flags::SHUT_RD != 0
+    }
+    #[inline]
+    fn is_shut(&self, end: End) -> bool {
+        LaneMemory::flags(self, end) & crate::flags::SHUT_BOTH == crate::flags::SHUT_BOTH
     }
     #[inline]
     fn ring_bytes(&self) -> u32 {

@@ -333,7 +333,11 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
             // It stays armed, so that no write goes the short way any more.
             return Err(Fault::Gone);
         }
-        self.storage.clear_wake(self.end.peer(), Wake::Read, wake);
+        // So does one that is shut both ways: it may have said so while a small write was under way, which did not
+        // look, and the next one is to find that.
+        if !self.storage.is_shut(self.end.peer()) {
+            self.storage.clear_wake(self.end.peer(), Wake::Read, wake);
+        }
         self.state.bells.store(self.state.bells.load(Relaxed).wrapping_add(1), Relaxed);
         Ok(())
     }

@@ -9,8 +9,8 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 
 use beeline_lane::{
-    Armed, BellFault, Bells, Cursor, End, LaneMemory, Reader, RxState, Since, Sink, Source, Storage, TxState, Wake,
-    Writer,
+    Armed, BellFault, Bells, Cursor, End, LaneMemory, Reader, RxState, Since, Sink, Source, Storage, TxState,
+    WAKE_ARMED, Wake, Writer, flags,
 };
 use proptest::prelude::*;
 
@@ -409,6 +409,22 @@ fn an_edge_triggered_reader_leaves_a_plug_alone() {
     assert!(!lane.anchor(End::Client).writable());
     lane.read(End::Server, 1 << 15);
     assert!(lane.anchor(End::Client).writable());
+}
+
+/// An end that says that it is shut both ways arms. A small write that has found it awake just before rings it, and
+/// leaves it armed: the next one does not go the short way, and finds what it said.
+#[test]
+fn an_end_that_is_shut_both_ways_stays_armed_when_it_is_rung() {
+    for said in [0, flags::FIN, flags::SHUT_RD, flags::SHUT_BOTH] {
+        let lane = Lane::new(1 << 16, [0, 0]);
+        let (writer, anchor) = (lane.writer(End::Client), lane.anchor(End::Client));
+        assert!(writer.write_small(Source::from(&[7][..]), &anchor));
+        lane.memory.set_flags(End::Server, said);
+        lane.memory.set_wake(End::Server, Wake::Read, 1 << 30 | WAKE_ARMED);
+        assert_eq!(writer.write(Source::from(&[8][..]), &anchor), Ok(1));
+        let goes_on = writer.write_small(Source::from(&[9][..]), &anchor);
+        assert_eq!(goes_on, said != flags::SHUT_BOTH, "an end that has said {said}");
+    }
 }
 
 #[test]
