@@ -98,6 +98,10 @@
 //!    arm at one time would fill a socket that the first has plugged after the reader has cleared the second's word.
 //! 5. A reader that arms while a writer must wait for room leaves four bells queued: taking them out would
 //!    make the writer wake up, find no room and plug again, for ever.
+//! 6. Bells lie nowhere at an end that reads no more: the kernel refuses them, and the anchor stays writable. So a
+//!    writer that finds the peer's flag neither rings, arms nor plugs. The kernel always tells it of room, and when
+//!    there is none it looks again every millisecond, without a word from the reader. Bells that the reader had before
+//!    it said so stay there and plug as ever; of those that came too late the writer finds the flag when it is woken.
 //!
 //! # Turns
 //!

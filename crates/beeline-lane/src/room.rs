@@ -49,7 +49,8 @@ impl<S: Storage + Copy> Writer<'_, S> {
         enough_room(self.in_use(), used) || used > self.storage.ring_bytes()
     }
 
-    /// Prepares to sleep until there is room. The tx lock need not be held, if nobody else arms meanwhile.
+    /// Prepares to sleep until there is room, or for a moment if the peer reads no more and the kernel says that there
+    /// is some (rule 6). The tx lock need not be held, if nobody else arms meanwhile.
     ///
     /// # Errors
     /// A [`Fault`] of the peer.
@@ -62,6 +63,10 @@ impl<S: Storage + Copy> Writer<'_, S> {
         let joined = word & WAKE_ARMED != 0 && word == self.state.write_wake.load(Relaxed) && bells.plugged();
         if !joined {
             bells.unplug();
+            if self.storage.reads_no_more(self.end.peer()) {
+                // No bell would lie there.
+                return Ok(Armed::Sleep);
+            }
             for _ in 0..PLUG_BELLS {
                 bells.ring()?;
             }

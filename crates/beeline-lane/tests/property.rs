@@ -411,6 +411,24 @@ fn an_edge_triggered_reader_leaves_a_plug_alone() {
     assert!(lane.anchor(End::Client).writable());
 }
 
+/// Bells lie nowhere at an end that reads no more. Those that lay there before it said so plug as ever.
+#[test]
+fn a_writer_that_waits_for_an_end_that_reads_no_more_rings_in_vain_no_more() {
+    let mut lane = Lane::new(1 << 16, [0, 0]);
+    lane.write(End::Client, 1 << 16);
+    lane.arm_writer(End::Client);
+    lane.memory.set_flags(End::Server, flags::SHUT_RD);
+    lane.arm_writer(End::Client);
+    lane.read(End::Server, 1 << 15);
+    assert!(lane.anchor(End::Client).writable(), "it was plugged, and is told");
+
+    lane.write(End::Client, 1 << 16);
+    let queued = lane.wires.queued[End::Server as usize].get();
+    assert_eq!(lane.writer(End::Client).arm(&lane.anchor(End::Client)), Ok(Armed::Sleep));
+    assert_eq!(lane.wires.queued[End::Server as usize].get(), queued);
+    assert!(lane.anchor(End::Client).writable(), "or nothing would tell it");
+}
+
 /// An end that says that it is shut both ways arms. A small write that has found it awake just before rings it, and
 /// leaves it armed: the next one does not go the short way, and finds what it said.
 #[test]

@@ -46,14 +46,14 @@ pub(crate) use crate::ending::{Next, SHUT_BOTH, hear, observe, tell_linger, tell
 pub(crate) use crate::side::{force_peer_look, reset};
 pub(crate) use alone::{Sleeper, Users, is_alone, may_have_bells};
 pub(crate) use arm::{arm_lane, arm_reader, await_end};
-pub(crate) use faults::{fault, kernel_said, pace};
+pub(crate) use faults::{fault, kernel_said, tells_nothing};
 pub use flagged::{preadv2, pwritev2};
 pub(crate) use low_water::{count_arrivals, low_water, set_low_water};
 pub use messages::{recvmmsg, recvmsg, sendmmsg, sendmsg};
 pub(crate) use part::with_part;
 pub(crate) use pollers::{Poller, pollers};
 pub(crate) use readiness::{
-    ALWAYS, READABLE, WRITABLE, plainly_readable, poll_mask, rest_at, unread_hint, writable_hint,
+    ALWAYS, READABLE, WRITABLE, plainly_readable, poll_mask, rest_at, room_is_untold, unread_hint, writable_hint,
 };
 pub use receive::{read, read_in_full, readv, recv, recv_at_once, recv_in_full, recvfrom};
 pub use send::{send, send_at_once, send_in_full, sendto, write, write_in_full, writev};

@@ -166,7 +166,7 @@ fn sleep_until_ready(
         match held.while_asleep(|| poller.while_asleep(sleep)) {
             None => {}
             Some(Woken::Ready(found)) => {
-                heard(fds, shadow, held, &patience);
+                let in_vain = heard(fds, shadow, held, &patience);
                 if is_all_told(fds, shadow, held) {
                     merge(fds, shadow);
                     match count_ready(fds) {
@@ -174,9 +174,12 @@ fn sleep_until_ready(
                         ready => return Outcome::Done(ready),
                     }
                 }
-                if found != 0 {
-                    held.while_asleep(|| poller.while_asleep(|| patience.woke_in_vain()));
-                }
+                let rest = || match found {
+                    0 => {}
+                    _ if found == in_vain => kernel::sleep_ms(),
+                    _ => _ = patience.woke_in_vain(),
+                };
+                held.while_asleep(|| poller.while_asleep(rest));
             }
             Some(Woken::TimedOut) if !patience.is_over() => {}
             Some(Woken::TimedOut) => {
@@ -399,9 +402,10 @@ fn merge(fds: &mut [pollfd], shadow: &[pollfd]) {
     }
 }
 
-/// After a sleep: passes on what the kernel said about anchors.
-fn heard(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>, patience: &Patience) {
-    let mut ours = false;
+/// After a sleep: passes on what the kernel said about anchors. Returns of how many that was nothing, and will be so
+/// again.
+fn heard(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>, patience: &Patience) -> usize {
+    let (mut ours, mut in_vain) = (false, 0);
     for (index, (entry, place)) in fds.iter().zip(shadow).enumerate() {
         let Some(desc) = table::get(entry.fd) else { continue };
         if desc.kind() == Kind::Epoll && place.revents != 0 && !epoll::is_ready(desc) {
@@ -415,11 +419,14 @@ fn heard(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>, patience: &Patience
                 desc.show_cpu();
             } else {
                 ours = true;
-                desc.pace.hear(ticks());
-                desc.slept(patience, Woken::Ready(1));
                 // A connection that became TCP is found to be one at the next look.
                 let (Next::Again | Next::Kernel) = io::kernel_said(entry.fd, desc, place.revents);
-                io::pace(desc, place.revents);
+                if io::tells_nothing(desc, place.revents) {
+                    in_vain += 1;
+                } else {
+                    desc.pace.hear(ticks());
+                    desc.slept(patience, Woken::Ready(1));
+                }
                 if is_urgent_alone(entry.events) && !held.hears_arrivals(index) {
                     kernel::sleep_ms();
                 }
@@ -429,6 +436,7 @@ fn heard(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>, patience: &Patience
     if !ours {
         spin::slept(fds, patience, shadow.get(fds.len()..).is_some_and(|further| count_ready(further) != 0));
     }
+    in_vain
 }
 
 /// Arms all lanes for what is asked of them, by the sleep of this number where nobody else uses them; 0 is none.

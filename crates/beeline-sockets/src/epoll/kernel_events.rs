@@ -60,6 +60,8 @@ struct News {
     rung: Option<(i32, &'static Desc)>,
     /// The stamp of a lane's peer.
     stamp: Option<u64>,
+    /// Whether room was told of that there is not.
+    in_vain: bool,
 }
 
 impl Call {
@@ -142,6 +144,7 @@ impl Call {
         if let Some(stamp) = news.stamp.filter(|_| !alone) {
             self.own.get_or_insert(KernelEvents::NONE).lane_at(stamp);
         }
+        self.told_in_vain |= news.in_vain;
         let heated = news.heated;
         for Heard { pin, fd, revents } in news.told.into_iter().flatten() {
             let desc = pin.desc();
@@ -202,6 +205,7 @@ impl Call {
             self.set.make_hot(fd, entry);
             desc.show_cpu();
             news.heated |= !was_hot;
+            news.in_vain |= events == libc::EPOLLOUT as u32 && io::room_is_untold(desc);
             if events & EPOLLIN != 0 {
                 desc.side().rx.note_bell();
                 news.rung = Some((fd, desc)).filter(|_| was_hot);

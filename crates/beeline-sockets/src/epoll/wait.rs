@@ -122,6 +122,8 @@ pub(super) struct Call {
     may_be_awaited: bool,
     /// Whether the last sleep was in the place of that look, and found at once what was there.
     pub(super) was_a_look: bool,
+    /// Whether the kernel has told of room that there is not, and will do so again at once.
+    pub(super) told_in_vain: bool,
 }
 
 impl Call {
@@ -140,6 +142,7 @@ impl Call {
             owes_look: false,
             may_be_awaited: set.exposed.load(Relaxed),
             was_a_look: false,
+            told_in_vain: false,
         }
     }
 
@@ -233,11 +236,11 @@ impl Call {
             match slept {
                 Some(Woken::Ready(count)) => {
                     self.set.last_look.store(ticks(), Relaxed);
+                    self.told_in_vain = false;
                     self.translate(count);
                     self.look_at_company();
                     self.harvest();
-                    self.slept(&patience);
-                    if count != 0 && self.filled == 0 && pin.while_waiting(|| patience.woke_in_vain()) {
+                    if self.rests(count, &mut patience, pin) {
                         self.look()?;
                     }
                 }
@@ -262,6 +265,17 @@ impl Call {
                 return Ok(self.leave());
             }
         }
+    }
+
+    /// After a sleep that the kernel ended with so many events: whether the thread has rested, as they were nothing to
+    /// tell.
+    fn rests(&mut self, count: usize, patience: &mut Patience, pin: &Pin) -> bool {
+        if self.filled == 0 && self.told_in_vain {
+            pin.while_waiting(kernel::sleep_ms);
+            return true;
+        }
+        self.slept(patience);
+        count != 0 && self.filled == 0 && pin.while_waiting(|| patience.woke_in_vain())
     }
 
     fn pin(&self) -> Option<Pin> {

@@ -8,8 +8,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::{Armed, Since, flags as lane_flags};
 
 use super::alone::{Users, drain_if_alone};
-use super::faults::{fault, kernel_said, pace};
-use super::readiness::{receive_over, writable_hint};
+use super::faults::{fault, kernel_said, tells_nothing};
+use super::readiness::{receive_over, room_is_untold, writable_hint};
 use crate::Outcome;
 use crate::anchor::Anchor;
 use crate::desc::{Desc, Pin, Unlocked};
@@ -17,7 +17,7 @@ use crate::ending::{Next, observe};
 use crate::side::reset;
 use crate::side::state;
 use crate::wait::{Patience, Spun, Woken};
-use crate::{table, watchers};
+use crate::{kernel, table, watchers};
 
 /// How a wait ended.
 pub(super) enum Waited {
@@ -173,14 +173,22 @@ fn until_writable(given: i32, pin: &Pin, patience: &mut Patience) -> Waited {
     }
     let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
     let woken = patience.sleep(&mut fds, None);
-    desc.slept(patience, woken);
+    let revents = fds[0].revents;
+    if revents != libc::POLLOUT || !room_is_untold(desc) {
+        desc.slept(patience, woken);
+    }
     match Waited::from_sleep(woken, patience) {
         Some(waited) => waited.restarted(given, desc),
         None if !table::leads_to(fd, desc) || !desc.is_lane() => Waited::Again,
-        None => match kernel_said(fd, desc, fds[0].revents) {
+        None => match kernel_said(fd, desc, revents) {
             Next::Kernel => Waited::Kernel,
             Next::Again => {
-                pace(desc, fds[0].revents);
+                if tells_nothing(desc, revents) {
+                    kernel::sleep_ms();
+                } else if revents == libc::POLLOUT && !writable_hint(desc, side) {
+                    // Others were faster, or the peer takes the bells out and reads nothing.
+                    patience.woke_in_vain();
+                }
                 if side.is(state::PEER_CLOSED) {
                     reset(side, libc::ECONNRESET);
                 }

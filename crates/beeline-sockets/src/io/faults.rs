@@ -3,9 +3,9 @@
 use beeline_lane::{Fault, flags};
 use beeline_stats::Poison;
 
+use super::readiness::room_is_untold;
 use crate::desc::Desc;
 use crate::ending::{Next, hear, observe};
-use crate::kernel;
 use crate::operations::Fallback;
 use crate::side::{reset, state};
 
@@ -56,12 +56,11 @@ pub(crate) fn kernel_said(fd: i32, desc: &'static Desc, revents: i16) -> Next {
     }
 }
 
-/// After a sleep that the kernel ended with `revents`: halves that are shut down end every sleep at once, and whoever
-/// waits all the same looks every millisecond.
-pub(crate) fn pace(desc: &Desc, revents: i16) {
-    if revents & libc::POLLHUP != 0 && !desc.side().is(state::PEER_CLOSED | state::RESET) {
-        kernel::sleep_ms();
-    }
+/// Whether `revents`, with which the kernel ended a sleep, tell nothing and would end each sleep at once: of halves
+/// that are shut down, or of room that there is not. Whoever waits all the same looks every millisecond.
+pub(crate) fn tells_nothing(desc: &Desc, revents: i16) -> bool {
+    revents & libc::POLLHUP != 0 && !desc.side().is(state::PEER_CLOSED | state::RESET)
+        || revents == libc::POLLOUT && room_is_untold(desc)
 }
 
 /// Answers a fault of the peer found while `desc` was locked; the locks are dropped before.

@@ -47,6 +47,15 @@ pub(crate) fn writable_hint(desc: &Desc, side: &SideState) -> bool {
     used <= most || used > ring
 }
 
+/// Whether there is no room, and the kernel may say that there is: bells lie nowhere at a peer that reads no more, and
+/// plug nothing (rule 6 of waking a writer, [`beeline_lane`]). Whoever waits looks again a moment later.
+pub(crate) fn room_is_untold(desc: &Desc) -> bool {
+    let side = desc.side();
+    desc.lane().flags(desc.end().peer()) & flags::SHUT_RD != 0
+        && !side.is(state::SHUT_WR | state::PEER_CLOSED | state::RESET)
+        && !writable_hint(desc, side)
+}
+
 /// Bits of the state that have something else to tell.
 const TELLING_STATE: u32 =
     state::PEER_FIN | state::RESET | state::SHUT_RD | state::SHUT_WR | state::RELAYED | state::COMPLETED;

@@ -141,6 +141,40 @@ fn idle_relays_take_no_time() {
     }
 }
 
+/// Of room at an end that reads no more nothing tells but a look.
+#[test]
+fn a_relay_that_waits_for_an_end_that_reads_no_more_takes_little_time() {
+    let _turn = turn();
+    let (client, mut program, relay) = relayed();
+    assert_eq!(calls::shutdown(client, libc::SHUT_RD), Outcome::OK);
+    program.set_nonblocking(true).unwrap();
+    let (mut sent, mut refusals) = (0, 0);
+    while refusals < 20 {
+        match program.write(&[7; 1 << 16]) {
+            Ok(count) => (sent, refusals) = (sent + count, 0),
+            Err(_) => {
+                refusals += 1;
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+    let used = || relay.field(14) + relay.field(15);
+    let before = used();
+    std::thread::sleep(Duration::from_millis(400));
+    assert!(used() - before < 20, "{} ticks of a hundredth of a second", used() - before);
+    let (mut got, patience) = (0, Instant::now() + Duration::from_secs(10));
+    while got < sent {
+        assert!(Instant::now() < patience, "{got} of {sent} bytes came");
+        match recv(client, &mut [0; 1 << 16]) {
+            Outcome::Done(count) => got += count as usize,
+            other => panic!("{other:?} after {got} bytes"),
+        }
+    }
+    drop(program);
+    close(client);
+    relay.ends();
+}
+
 fn voluntary_switches(relay: Relay) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", relay.0)).unwrap();
     let line = status.lines().find(|line| line.starts_with("voluntary_ctxt")).unwrap();

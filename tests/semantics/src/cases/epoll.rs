@@ -28,6 +28,7 @@ pub const GROUP: Group = Group {
             FAMILY,
             edges::room_no_longer_asked_for_keeps_nobody_awake,
         ),
+        Case::new("no_room_at_a_shut_reading_half", FAMILY | TRIGGER, edges::no_room_at_a_shut_reading_half),
         Case::new("room_after_many_members_have_left", FAMILY | TRIGGER, edges::room_after_many_members_have_left),
         Case::new("edge_mod_reports_again", FAMILY, edges::edge_mod_reports_again),
         Case::new("oneshot_and_rearm", FAMILY | TRIGGER, edges::oneshot_and_rearm),

@@ -17,6 +17,7 @@ pub const GROUP: Group = Group {
         Case::new("waitall_with_a_part", FAMILY, waitall_with_a_part),
         Case::new("send_when_full", FAMILY, send_when_full),
         Case::new("large_send_in_part", ONCE, large_send_in_part),
+        Case::new("no_room_at_a_shut_reading_half_is_no_work", FAMILY, no_room_at_a_shut_reading_half_is_no_work),
         Case::new("accept_timeout", FAMILY, accept_timeout),
         Case::new("set_while_connected_then_cleared", ONCE, set_then_cleared),
         Case::new("peek_timeout", ONCE, peek_timeout),
@@ -115,6 +116,32 @@ fn large_send_in_part(v: Variant) {
     trace!("in part: {}", ret.value > 0 && ret.size() < data.len());
     drain(server, 6, ret.value as u64);
     fionread(server);
+}
+
+/// Who waits for room at a peer that has shut its reading half sleeps as beside any other, and hears of room.
+fn no_room_at_a_shut_reading_half_is_no_work(v: Variant) {
+    let (client, server) = v.pair();
+    shutdown(server, libc::SHUT_RD);
+    let sent = fill_firmly(client, 4);
+    set_timeout(client, libc::SO_SNDTIMEO, "SO_SNDTIMEO", 300);
+    let before = sys::thread_cpu_ms();
+    timed("send", 300, || {
+        send(client, b"no room", 0);
+    });
+    trace!("send was busy: {}", sys::thread_cpu_ms() - before > 150);
+    let before = sys::thread_cpu_ms();
+    for _ in 0..300 {
+        sys::poll(&mut [libc::pollfd { fd: client.raw, events: libc::POLLOUT, revents: 0 }], 1);
+    }
+    trace!("poll was busy: {}", sys::thread_cpu_ms() - before > 150);
+    let main = sys::thread_id();
+    let thread = std::thread::spawn(move || {
+        trace::set_actor("thread");
+        await_asleep(main);
+        drain_shut(server, 4, sent);
+    });
+    poll(&[(client, libc::POLLOUT)], 10_000);
+    let _ = thread.join();
 }
 
 fn accept_timeout(v: Variant) {

@@ -175,6 +175,26 @@ pub fn drain(fd: Fd, seed: u64, length: u64) {
     trace!("{} drained, all bytes came: {}, all bytes right: {right}", fd.name, got == length);
 }
 
+/// As [`drain`], where the reading half is shut: whenever nothing is there, that is told as an end.
+pub fn drain_shut(fd: Fd, seed: u64, length: u64) {
+    let mut buffer = vec![0; 64 * 1024];
+    let mut expected = vec![0; 64 * 1024];
+    let mut got = 0;
+    let mut right = true;
+    until(&format!("{} has {length} bytes", fd.name), || {
+        loop {
+            let count = sys::recv(fd.raw, &mut buffer, libc::MSG_DONTWAIT).size();
+            if count == 0 {
+                return got >= length;
+            }
+            fill_stream(seed, got, &mut expected);
+            right &= buffer[..count] == expected[..count];
+            got += count as u64;
+        }
+    });
+    trace!("{} drained, all bytes came: {}, all bytes right: {right}", fd.name, got == length);
+}
+
 /// Writes until the connection takes no more and stays full; returns how much it took. How much that is differs between
 /// kernels too.
 ///

@@ -201,6 +201,29 @@ pub fn room_no_longer_asked_for_keeps_nobody_awake(v: Variant) {
     trace!("busy: {}", sys::thread_cpu_ms() - before > 150);
 }
 
+/// A peer that has shut its reading half and is full keeps nobody awake who waits for room, and its room is told of.
+pub fn no_room_at_a_shut_reading_half(v: Variant) {
+    let (client, server) = v.pair();
+    let set = epoll_create("set");
+    shutdown(server, libc::SHUT_RD);
+    let sent = fill_firmly(client, 3);
+    epoll_add(set, client, OUT | trigger(v));
+    let before = sys::thread_cpu_ms();
+    epoll_wait(set, 4, 300);
+    for _ in 0..300 {
+        sys::epoll_wait(EpollCall::Wait, set.raw, 4, 1, None);
+    }
+    trace!("busy: {}", sys::thread_cpu_ms() - before > 250);
+    let main = sys::thread_id();
+    let thread = std::thread::spawn(move || {
+        trace::set_actor("thread");
+        await_asleep(main);
+        drain_shut(server, 3, sent);
+    });
+    epoll_wait(set, 4, 10_000);
+    let _ = thread.join();
+}
+
 /// A thread sleeps for room, and other members leave meanwhile.
 pub fn room_after_many_members_have_left(v: Variant) {
     const LEAVE: usize = 40;

@@ -58,6 +58,8 @@ impl Pump {
         if self.inward == State::Open && self.writer().room().is_ok_and(|(free, _)| free == 0) {
             match self.writer().arm(&self.bells()) {
                 Ok(Armed::Ready) => return Moved::Some,
+                // The kernel tells of room there whether there is any or not.
+                Ok(Armed::Sleep) if self.peer_flags() & flags::SHUT_RD != 0 => kernel::sleep_ms(),
                 Ok(Armed::Sleep) => {}
                 Err(fault) => return self.faulted(fault),
             }
