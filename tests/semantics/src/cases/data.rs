@@ -31,7 +31,6 @@ pub const GROUP: Group = Group {
         Case::new("both_directions_at_once", FAMILY | MODE, both_directions_at_once),
         Case::new("huge_lengths", ONCE, huge_lengths),
         Case::new("much_to_a_closed_peer", FAMILY | MODE, much_to_a_closed_peer),
-        Case::new("much_to_a_shut_reading_half_that_is_read", FAMILY, much_to_a_shut_reading_half_that_is_read),
         Case::new("many_small_sends_one_recv", FAMILY | MODE, many_small_sends_one_recv),
         Case::new("seek_and_stat", ONCE, seek_and_stat),
         Case::new("other_descriptors_are_left_alone", ONCE, other_descriptors_are_left_alone),
@@ -280,28 +279,6 @@ fn huge_lengths(v: Variant) {
     trace!("recv with a length above SSIZE_MAX: {}", sys::recv_at(server.raw, place, usize::MAX, 0));
     let left = queued(server);
     trace!("left {left}");
-}
-
-/// A program may read on after it has shut its reading half, before a send that waits for room or in the middle of it.
-fn much_to_a_shut_reading_half_that_is_read(v: Variant) {
-    const MUCH: u64 = 6 << 20;
-    for shuts_before in [true, false] {
-        let (client, server) = v.pair();
-        if shuts_before {
-            shutdown(server, libc::SHUT_RD);
-        }
-        let main = sys::thread_id();
-        let thread = std::thread::spawn(move || {
-            trace::set_actor("thread");
-            await_asleep(main);
-            if !shuts_before {
-                shutdown(server, libc::SHUT_RD);
-            }
-            drain_shut(server, 8, MUCH);
-        });
-        send_stream(client, 8, MUCH, 4 << 20);
-        let _ = thread.join();
-    }
 }
 
 fn many_small_sends_one_recv(v: Variant) {
