@@ -93,7 +93,8 @@
 //!    read. If the word is armed and a quarter of the ring is free, the reader takes out all bells but one,
 //!    which makes the kernel report `POLLOUT`, then clears the word as above. One bell stays, because
 //!    sleepers of the reader's own side may not have seen it yet. A writer that arms has seen less than a
-//!    quarter free; by the fences it is told at the latest when three eighths are.
+//!    quarter free; by the fences it is told at the latest when three eighths are. One that leaves room free
+//!    ([`Writer::holding_back`]) looks again whether it is still to, after it has armed.
 //! 4. Writers arm one at a time, but beside one that writes: arming stores nothing that a write does. Bells of two that
 //!    arm at one time would fill a socket that the first has plugged after the reader has cleared the second's word.
 //! 5. A reader that arms while a writer must wait for room leaves four bells queued: taking them out would

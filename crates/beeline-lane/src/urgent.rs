@@ -391,8 +391,9 @@ impl<S: Storage + Copy> Writer<'_, S> {
         } else if said != number || at != noted as u32 || noted >= bytes {
             let number = number.saturating_sub(1);
             last = noted as u32;
-            self.state.urgent_number.store(number, Relaxed);
+            // In this order: who goes on after one that died in between finds the number without its mark.
             self.storage.set_urgent(self.end, if number == 0 { 0 } else { joined(number, last) });
+            self.state.urgent_number.store(number, Relaxed);
         }
         // What a mark that never came was to make of the last one's byte. Not before that one is back: a reader would
         // take its byte for an ordinary one.

@@ -68,10 +68,15 @@ impl Ends {
         self.reader().take_urgent(false, &mut byte).unwrap().map(|_| byte[0])
     }
 
-    /// A holder dies between mark and byte, and the next one goes on.
-    fn die_before_the_byte(&self, data: &[u8]) {
+    /// A holder dies between mark and byte.
+    fn die_with_a_mark(&self, data: &[u8]) {
         let send = || self.writer().write_urgent(Source::from(data), &Silent, || resume_unwind(Box::new("killed")));
         assert!(catch_unwind(AssertUnwindSafe(send)).is_err());
+    }
+
+    /// The same, and the next one goes on.
+    fn die_before_the_byte(&self, data: &[u8]) {
+        self.die_with_a_mark(data);
         self.writer().recover().unwrap();
     }
 
@@ -320,6 +325,19 @@ fn the_mark_before_one_without_its_byte_stays() {
         ends.send_urgent(b"2");
         assert_eq!(ends.take(), b'2');
     }
+}
+
+#[test]
+fn who_goes_on_may_die_before_the_number_is_back() {
+    let ends = Ends::new();
+    ends.send_urgent(b"1");
+    let mark = ends.lane.urgent(End::Client);
+    ends.die_with_a_mark(b"2");
+    ends.lane.set_urgent(End::Client, mark);
+    ends.writer().recover().unwrap();
+    assert_eq!(ends.take(), b'1');
+    ends.send_urgent(b"3");
+    assert_eq!(ends.take(), b'3');
 }
 
 #[test]

@@ -174,12 +174,10 @@ fn sleep_until_ready(
                         ready => return Outcome::Done(ready),
                     }
                 }
-                let rest = || match found {
-                    0 => {}
-                    _ if found == in_vain => kernel::sleep_ms(),
-                    _ => _ = patience.woke_in_vain(),
-                };
-                held.while_asleep(|| poller.while_asleep(rest));
+                let rest = || rest(found, in_vain, &mut patience, mask);
+                if let Err(errno) = held.while_asleep(|| poller.while_asleep(rest)) {
+                    return Outcome::Fail(errno);
+                }
             }
             Some(Woken::TimedOut) if !patience.is_over() => {}
             Some(Woken::TimedOut) => {
@@ -400,6 +398,21 @@ fn merge(fds: &mut [pollfd], shadow: &[pollfd]) {
             _ => entry.revents |= place.revents,
         }
     }
+}
+
+/// After a sleep in which the kernel `found` so many, and there was nothing to tell: the next one may find `in_vain` of
+/// them again.
+fn rest(found: usize, in_vain: usize, patience: &mut Patience, mask: Option<&u64>) -> Result<(), Errno> {
+    let rested = match found {
+        0 => false,
+        _ if found == in_vain => {
+            kernel::sleep_ms();
+            true
+        }
+        _ => patience.woke_in_vain(),
+    };
+    // The kernel ends a sleep in vain before it lets a signal in.
+    mask.filter(|_| rested).map_or(Ok(()), let_signals_in)
 }
 
 /// After a sleep: passes on what the kernel said about anchors. Returns of how many that was nothing, and will be so

@@ -253,6 +253,7 @@ impl TxGuard {
         const NAPS: u32 = 4;
         let bells = Hasty::new(*anchor);
         self.let_others_in();
+        let held_back = untaken::held_back(self.desc, self.side);
         let held = if self.shares { self.side.arm_lock.lock_within(NAPS) } else { None };
         let armed = if held.is_some() || !self.shares { self.writer().arm(&bells) } else { Ok(Armed::Sleep) };
         drop(held);
@@ -260,7 +261,10 @@ impl TxGuard {
             crate::kernel::sleep_ms();
             return Ok(Armed::Ready);
         }
-        armed.map(|armed| if ending::hears_of_end(self.desc, self.side) { Armed::Ready } else { armed })
+        // The server may have taken it and read since, and seen no reason to tell of room.
+        let has_grown = untaken::held_back(self.desc, self.side) < held_back;
+        let is_news = has_grown || ending::hears_of_end(self.desc, self.side);
+        armed.map(|armed| if is_news { Armed::Ready } else { armed })
     }
 
     /// Whether other processes may wait for this one.

@@ -207,7 +207,7 @@ pub(super) fn arm_entry(
     let out = interest & WRITABLE != 0 && awaits_room(entry, desc, interest);
     if out && !entry.kernel_out.swap(true, Relaxed) {
         watch(epfd, set, fd, entry);
-    } else if out && takes_no_bells(desc) {
+    } else if out && takes_no_bells(desc) && entry.registered.events().is_some() {
         make_exact(epfd, fd, entry);
     }
     let sleep = company::sleep_for(set, entry, desc);

@@ -205,7 +205,7 @@ impl Call {
             self.set.make_hot(fd, entry);
             desc.show_cpu();
             news.heated |= !was_hot;
-            news.in_vain |= events == libc::EPOLLOUT as u32 && io::room_is_untold(desc);
+            news.in_vain |= events & libc::EPOLLOUT as u32 != 0 && !dead && io::room_is_untold(desc);
             if events & EPOLLIN != 0 {
                 desc.side().rx.note_bell();
                 news.rung = Some((fd, desc)).filter(|_| was_hot);

@@ -21,7 +21,7 @@ use super::waker::wake_sleeper;
 use crate::app_memory::is_some;
 use crate::desc::{Desc, Kind, Pin};
 use crate::wait::deadline;
-use crate::wait::{Patience, Spun, Woken, ticks};
+use crate::wait::{Patience, Spun, Woken, let_signals_in, ticks};
 use crate::{Errno, Outcome, follow, guards, kernel, table, upkeep};
 
 /// `epoll_wait(2)`.
@@ -240,7 +240,7 @@ impl Call {
                     self.translate(count);
                     self.look_at_company();
                     self.harvest();
-                    if self.rests(count, &mut patience, pin) {
+                    if self.rests(count, &mut patience, pin, mask)? {
                         self.look()?;
                     }
                 }
@@ -269,13 +269,19 @@ impl Call {
 
     /// After a sleep that the kernel ended with so many events: whether the thread has rested, as they were nothing to
     /// tell.
-    fn rests(&mut self, count: usize, patience: &mut Patience, pin: &Pin) -> bool {
-        if self.filled == 0 && self.told_in_vain {
+    fn rests(&mut self, count: usize, patience: &mut Patience, pin: &Pin, mask: Option<&u64>) -> Result<bool, Errno> {
+        let rested = if self.filled == 0 && self.told_in_vain {
             pin.while_waiting(kernel::sleep_ms);
-            return true;
+            true
+        } else {
+            self.slept(patience);
+            count != 0 && self.filled == 0 && pin.while_waiting(|| patience.woke_in_vain())
+        };
+        if rested && let Some(mask) = mask {
+            // The kernel ends a sleep in vain before it lets a signal in.
+            pin.while_waiting(|| let_signals_in(mask))?;
         }
-        self.slept(patience);
-        count != 0 && self.filled == 0 && pin.while_waiting(|| patience.woke_in_vain())
+        Ok(rested)
     }
 
     fn pin(&self) -> Option<Pin> {

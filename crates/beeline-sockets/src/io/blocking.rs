@@ -131,8 +131,8 @@ fn until_writable(given: i32, pin: &Pin, patience: &mut Patience) -> Waited {
         match spun {
             Spun::News => {
                 observe(desc, side);
-                if side.is(state::PEER_CLOSED) && !writable_hint(desc, side) {
-                    reset(side, libc::ECONNRESET);
+                if !writable_hint(desc, side) {
+                    reset_if_closed(given, pin);
                 }
                 return Waited::Again;
             }
@@ -163,9 +163,7 @@ fn until_writable(given: i32, pin: &Pin, patience: &mut Patience) -> Waited {
             return match fault(fd, desc, failure, 0) {
                 Next::Kernel => Waited::Kernel,
                 Next::Again => {
-                    if side.is(state::PEER_CLOSED) {
-                        reset(side, libc::ECONNRESET);
-                    }
+                    reset_if_closed(given, pin);
                     Waited::Again
                 }
             };
@@ -189,9 +187,7 @@ fn until_writable(given: i32, pin: &Pin, patience: &mut Patience) -> Waited {
                     // Others were faster, or the peer takes the bells out and reads nothing.
                     patience.woke_in_vain();
                 }
-                if side.is(state::PEER_CLOSED) {
-                    reset(side, libc::ECONNRESET);
-                }
+                reset_if_closed(given, pin);
                 Waited::Again
             }
         },
@@ -277,5 +273,14 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
             next.into()
         }
         _ => Waited::Again,
+    }
+}
+
+/// What a peer that has closed its end will never read resets the connection, and who sleeps elsewhere hears of it.
+fn reset_if_closed(given: i32, pin: &Pin) {
+    let desc = pin.desc();
+    if desc.side().is(state::PEER_CLOSED) && !desc.side().is(state::RESET) {
+        reset(desc.side(), libc::ECONNRESET);
+        watchers::notify(pin.fd(given), desc);
     }
 }

@@ -6,7 +6,7 @@ use beeline_shm::sys::futex;
 use beeline_stats::Counter;
 
 use crate::desc::{Desc, Pin, TxGuard};
-use crate::side::SideState;
+use crate::side::{SideState, state};
 use crate::stats;
 use crate::turns::Way;
 
@@ -18,7 +18,8 @@ pub(super) fn of(desc: &Desc, side: &SideState, flags: i32) -> Option<Way> {
     if !desc.peer_is_near() {
         return None;
     }
-    let is_alone = !desc.shared.load(Relaxed);
+    // Nobody has a turn to take at an end that nobody has taken.
+    let is_alone = !desc.shared.load(Relaxed) && !side.is(state::OFFERED);
     let may_wait = flags & libc::MSG_OOB == 0 && side.may_block(flags);
     Some(if is_alone && may_wait { desc.turns.way(desc.lane().ring_bytes()) } else { Way::WHOLE })
 }

@@ -16,7 +16,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_guest::may_begin;
-use beeline_lane::{Bells, End, Since, flags, offer};
+use beeline_lane::{Bells, End, Since, Storage as _, flags, offer};
 use beeline_stats::tunables::rules::Path;
 use beeline_stats::{Counter, Poison, Reason, Role};
 use beeline_wire::{ConnName, Endpoint, Held};
@@ -251,6 +251,8 @@ pub(super) fn establish(
     }
     // Last, for clients that look at nothing else.
     memory.set_flags(End::Server, memory.flags(End::Server) | flags::TAKEN | standing::flag_of(lane));
+    // A writer that has armed and does not see this is seen by whoever reads (`crate::untaken`).
+    memory.full_fence();
     if path & state::BRIDGED != 0 {
         // The other host's client waits for that word. A bridge that is gone is found by whoever uses the lane.
         let _ = Anchor(anchor).ring();

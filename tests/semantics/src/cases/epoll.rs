@@ -76,6 +76,7 @@ pub const GROUP: Group = Group {
             FAMILY | TRIGGER,
             halves::oneshot_disarmed_while_halves_are_shut,
         ),
+        Case::new("a_mask_lets_signals_in_at_a_shut_reader", FAMILY, halves::a_mask_lets_signals_in_at_a_shut_reader),
         Case::new("reset_by_a_send_after_the_close", FAMILY, halves::reset_by_a_send_after_the_close),
         Case::new("peek_keeps_level_ready", FAMILY | TRIGGER, peek_keeps_level_ready),
         Case::new("echo_loop", FAMILY | TRIGGER, echo_loop),

@@ -389,7 +389,7 @@ fn signalled_then_data(client: Fd, server: Fd) {
 }
 
 /// Blocks SIGUSR1, makes it pending, and gives the mask that lets it in.
-fn pending_and_mask() -> libc::sigset_t {
+pub(super) fn pending_and_mask() -> libc::sigset_t {
     sys::sigaction(libc::SIGUSR1, count, 0);
     sys::block_signals(&[libc::SIGUSR1], true);
     sys::signal_thread(sys::this_thread(), libc::SIGUSR1);
@@ -397,7 +397,7 @@ fn pending_and_mask() -> libc::sigset_t {
     sys::signal_set(&[])
 }
 
-fn after_mask() {
+pub(super) fn after_mask() {
     trace!("handled {}, pending {}", HANDLED.load(Ordering::SeqCst), sys::pending_signals(&[libc::SIGUSR1]).len());
     sys::signal_thread(sys::this_thread(), libc::SIGUSR1);
     trace!("blocked again: handled {}", HANDLED.load(Ordering::SeqCst));

@@ -1,6 +1,7 @@
 //! Connections of which halves are shut, or that are closed, and a thread that sleeps for what comes then.
 
 use super::{ET, IN, ONESHOT, OUT, RDHUP, trigger};
+use crate::cases::signals::{after_mask, pending_and_mask};
 use crate::trace;
 use crate::traced::*;
 use crate::variant::Variant;
@@ -223,4 +224,18 @@ pub fn reset_by_a_send_after_the_close(v: Variant) {
     // The kernel may tell of it by two edges, between which this thread may look.
     epoll_wait(set, 4, 5_000);
     let _ = thread.join();
+}
+
+/// Who waits for room at a peer that reads no more hears of signals that only the call's mask lets in.
+pub fn a_mask_lets_signals_in_at_a_shut_reader(v: Variant) {
+    let (client, server) = v.pair();
+    let set = epoll_create("set");
+    shutdown(server, libc::SHUT_RD);
+    fill_firmly(client, 3);
+    epoll_add(set, client, OUT);
+    let mask = pending_and_mask();
+    epoll_wait_by(EpollCall::Pwait, set, 4, -1, Some(&mask));
+    after_mask();
+    ppoll(&[(client, libc::POLLOUT)], -1, Some(&mask));
+    after_mask();
 }
