@@ -20,6 +20,7 @@ mod syscall;
 
 pub use exec::note_environment;
 pub use loading::open;
+pub use streams::has_stream_of_ours;
 
 /// Finds libc's functions behind all tables.
 pub fn resolve_all() {

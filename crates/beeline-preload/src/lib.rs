@@ -47,7 +47,7 @@ static START: unsafe extern "C" fn(c_int, *const *const u8, *const *const u8) = 
 #[unsafe(link_section = ".fini_array")]
 static END: unsafe extern "C" fn() = {
     unsafe extern "C" fn end() {
-        beeline_sockets::life::leave();
+        beeline_sockets::life::leave_but(hooks::has_stream_of_ours);
         beeline_sockets::stats::remove_file();
     }
     end

@@ -34,7 +34,7 @@ pub use closing::{Closing, list_begins, list_closes};
 pub use code::{allow_lanes, code_is_loaded};
 pub use control::{fcntl, ioctl, sockatmark};
 pub use fds::{close, close_range, closefrom, dup, dup2, dup3};
-pub use fork::{around_fork, around_fork_child, around_fork_parent, around_fork_prepare, forked, leave};
+pub use fork::{around_fork, around_fork_child, around_fork_parent, around_fork_prepare, forked, leave, leave_but};
 pub use handover::{Loan, after_spawn, before_exec, before_spawn, exec_failed, named_in_spawn};
 pub(crate) use listeners::adopt_listener;
 pub use refusal::refusal;

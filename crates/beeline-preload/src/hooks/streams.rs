@@ -42,11 +42,22 @@ pub(super) fn with_stream(from: c_int, to: c_int, call: impl FnOnce() -> Outcome
 }
 
 /// Whether libc has a stream of its own with this number.
+fn has_stream(fd: c_int) -> bool {
+    any_stream(|number, functions| number == fd && functions != OUR_FUNCTIONS.load(Relaxed))
+}
+
+/// Whether there is a stream of ours with this number.
+pub fn has_stream_of_ours(fd: c_int) -> bool {
+    let ours = OUR_FUNCTIONS.load(Relaxed);
+    ours != 0 && any_stream(|number, functions| number == fd && functions == ours)
+}
+
+/// Whether libc has a stream that `is_it`, by its number and the table of its functions.
 ///
 /// The list's lock is not taken: who flushes all streams has it for as long as one of them takes nothing, and waits
 /// with it for a stream that the caller may have locked. So a stream may be closed or made meanwhile, which the program
 /// could not tell from its being so before or after; and one is looked at only where there is memory.
-fn has_stream(fd: c_int) -> bool {
+fn any_stream(is_it: impl Fn(c_int, usize) -> bool) -> bool {
     let Some(begin) = reals::_IO_iter_begin.get() else { return false };
     // SAFETY: it returns where the list begins.
     let mut stream = unsafe { begin() }.cast::<u8>();
@@ -62,7 +73,7 @@ fn has_stream(fd: c_int) -> bool {
                 stream.add(NEXT_OFFSET).cast::<*mut u8>().read_unaligned(),
             )
         };
-        if number == fd && functions != OUR_FUNCTIONS.load(Relaxed) {
+        if is_it(number, functions) {
             return true;
         }
         stream = next;

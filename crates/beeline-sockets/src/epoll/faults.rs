@@ -12,6 +12,7 @@ use super::all::every_set;
 use super::set::{Entry, Set, open_fd};
 use crate::desc::{Desc, Pin};
 use crate::io::{self, Next};
+use crate::side::state;
 use crate::thread::Section;
 
 /// Whether some set may have a fault to be dealt with: one that is inside another is not waited on itself.
@@ -46,9 +47,11 @@ pub(super) fn is_troubled(set: &Set) -> bool {
 }
 
 /// Notes what the kernel says of a lane's anchor, and leaves a fault to [`answer_faults`]. The set is locked, and the
-/// locks of sets around it may be held.
+/// locks of sets around it may be held. Of an end that the peer has told, too, there is nothing to be dealt with.
 pub(super) fn hear(set: &Set, fd: i32, entry: &Entry, desc: &'static Desc, revents: i16) {
-    if let Err(fault) = io::hear(desc, revents) {
+    if let Err(fault) = io::hear(desc, revents)
+        && (fault != Fault::Gone || !desc.side().is(state::PEER_CLOSED))
+    {
         note_fault(set, fd, entry, fault);
     }
 }

@@ -138,6 +138,13 @@ pub fn around_fork_prepare() -> u32 {
 /// which costs the others that, and no more. Ends that it holds alone are left to the kernel, as for a kill.
 #[unsafe(link_section = ".text.fork")]
 pub fn leave() {
+    leave_but(|_| false);
+}
+
+/// The same before a process ends in good order (exit(3)): libc has yet to write what is in its streams, so ends with a
+/// number that is used so are left to the kernel, too.
+#[unsafe(link_section = ".text.fork")]
+pub fn leave_but(is_used: impl Fn(i32) -> bool) {
     if process::is_guest_of_parent() {
         return;
     }
@@ -150,7 +157,11 @@ pub fn leave() {
     }
     let _changing = changing();
     table::for_each(|fd, desc| {
+        let mut is_kept = false;
         if is_shared(fd, desc) {
+            table::each_fd(fd, desc, |fd| is_kept |= is_used(fd));
+        }
+        if !is_kept && is_shared(fd, desc) {
             meet::close_lane(desc);
         }
     });

@@ -18,6 +18,7 @@ pub const GROUP: Group = Group {
         Case::new("duplicate_of_the_set", FAMILY | TRIGGER, duplicate_of_the_set),
         Case::new("nested", FAMILY | TRIGGER, nested::nested),
         Case::new("nested_with_a_member_that_has_bytes", FAMILY, nested::nested_with_a_member_that_has_bytes),
+        Case::new("nested_closed_after_its_end", FAMILY, nested::nested_closed_after_its_end),
         Case::new("nested_twice", FAMILY, nested::nested_twice),
         Case::new("nested_edge_outside", FAMILY, nested::nested_edge_outside),
         Case::new("nested_with_a_paused_member", FAMILY, nested::nested_with_a_paused_member),

@@ -31,6 +31,7 @@ pub const GROUP: Group = Group {
         Case::new("before_connect", FAMILY, before_connect).on_any_path(),
         Case::new("interrupted", ONCE, interrupted),
         Case::new("unflushed_over_fork", ONCE, unflushed_over_fork),
+        Case::new("unflushed_when_a_child_exits", FAMILY, unflushed_when_a_child_exits),
     ],
 };
 
@@ -320,4 +321,22 @@ fn unflushed_over_fork(v: Variant) {
     trace!("flush {}", out.flush());
     await_queued(server, 25);
     recv(server, 60, 0);
+}
+
+/// A server that forks for each client, whose children write to a stream, and exit without closing it.
+fn unflushed_when_a_child_exits(v: Variant) {
+    let (client, server) = v.pair();
+    let child = sys::fork(|| {
+        sys::close(client.raw);
+        trace::set_actor("child");
+        if let Some(out) = open(server, c"w") {
+            trace!("write {}", out.write(b"what is in the buffer"));
+        }
+        // SAFETY: no other thread runs here.
+        unsafe { libc::exit(3) }
+    });
+    close(server);
+    recv(client, 60, 0);
+    recv(client, 60, 0);
+    trace!("{}", sys::wait_for(child));
 }

@@ -25,6 +25,21 @@ pub(super) fn nested(v: Variant) {
     epoll_wait(inner, 4, -1);
 }
 
+/// That a connection is closed whose end was told before is nothing to whoever watches the set.
+pub(super) fn nested_closed_after_its_end(v: Variant) {
+    let (client, server) = v.pair();
+    let (inner, outer) = (epoll_create("inner"), epoll_create("outer"));
+    epoll_add(outer, inner, IN);
+    epoll_add(inner, client, IN | OUT | ET);
+    shutdown(server, libc::SHUT_WR);
+    await_hangup(client);
+    epoll_wait(inner, 4, 0);
+    close(server);
+    epoll_wait(outer, 4, 20);
+    poll(&[(inner, libc::POLLIN)], 0);
+    epoll_wait(inner, 4, 0);
+}
+
 /// A thread waits on a set that watches a set. A connection joins the inner one whose bytes were there before it was
 /// accepted. The client is another process: nothing of its own is to wake the thread.
 pub(super) fn nested_with_a_member_that_has_bytes(v: Variant) {
