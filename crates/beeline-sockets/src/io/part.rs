@@ -62,8 +62,8 @@ fn with_mapped_part<R>(body: impl FnOnce(&mut [u8]) -> R) -> R {
     let Ok(base) = sys::map_private(PART_BYTES) else { return with_small_part(body) };
     let mapped = Mapped(base);
     // SAFETY: a fresh mapping of zeroes of that length, which is this call's own.
-    let result =
-        cancel::undoing(&mapped, give_back, || body(unsafe { core::slice::from_raw_parts_mut(base, PART_BYTES) }));
+    let part = unsafe { core::slice::from_raw_parts_mut(base, PART_BYTES) };
+    let result = cancel::undoing(&mapped, give_back, || body(part));
     give_back(&mapped);
     result
 }

@@ -157,12 +157,12 @@ pub fn leave_but(is_used: impl Fn(i32) -> bool) {
     }
     let _changing = changing();
     table::for_each(|fd, desc| {
-        let mut is_kept = false;
         if is_shared(fd, desc) {
+            let mut is_kept = false;
             table::each_fd(fd, desc, |fd| is_kept |= is_used(fd));
-        }
-        if !is_kept && is_shared(fd, desc) {
-            meet::close_lane(desc);
+            if !is_kept {
+                meet::close_lane(desc);
+            }
         }
     });
 }
