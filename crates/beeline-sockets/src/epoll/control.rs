@@ -11,8 +11,8 @@ use super::listeners::{hidden_of, watch_hidden};
 use super::nested::call_off;
 use super::readiness::readiness;
 use super::registration::{
-    EPOLLEXCLUSIVE, asked_of_kernel, deregister, expose, park, tell_again, unpark, unpark_all, unpark_namesakes,
-    unpark_number, watch,
+    EPOLLEXCLUSIVE, asked_of_kernel, comes_from_agent, deregister, expose, park, tell_again, unpark, unpark_all,
+    unpark_namesakes, unpark_number, watch,
 };
 use super::set::{Entry, SETS, Set, is_shared, set_of};
 use super::waker::{WAKER, wake_sleeper};
@@ -369,8 +369,8 @@ pub fn forget(fd: i32, desc: &'static Desc) {
             (desc.operations.get().before_forget)(desc);
         }
         entries_of(fd, desc, |epfd, set, fd, entry| {
-            if may_stand && !entry.dead.load(Relaxed) {
-                // Its file may be kept.
+            if (may_stand || comes_from_agent(desc)) && !entry.dead.load(Relaxed) {
+                // Its file may live on.
                 deregister(epfd, fd, entry);
             }
             disturb(epfd, set, entry);

@@ -17,7 +17,9 @@
 //!    closed on `exec`, never duplicated, sent to another process, watched by another set or looked at by poll(2).
 //!    Whatever ends this takes parked members out first ([`expose`]), and tells the kernel the rest when it changes.
 //! 6. The kernel knows a member by its number and its file, and a file may live on in other processes when the number
-//!    is closed. So a parked member is taken out before its number is closed or leads elsewhere ([`unpark_number`]).
+//!    is closed. So a parked member is taken out before its number is closed or leads elsewhere ([`unpark_number`]),
+//!    and so is one whose file others than the app's processes may have: it is kept for the next connection, or the
+//!    agent has sent it and has not come to close its own descriptor.
 //! 7. A number that was closed behind our back is out of reach, and its file may live on. Then the set has *strays*:
 //!    events that nobody knows are kept from the app.
 //! 8. A thread may have an event from the kernel in hand, and another one take the member out before the first looks
@@ -182,6 +184,11 @@ fn tell(epfd: i32, fd: i32, entry: &Entry, events: u32) -> bool {
 pub(super) fn deregister(epfd: i32, fd: i32, entry: &Entry) {
     entry.registered.forget();
     let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
+}
+
+/// Whether an anchor that only this process has comes from the agent, which may have yet to close its own descriptor.
+pub(super) fn comes_from_agent(desc: &Desc) -> bool {
+    desc.is_lane() && desc.side().is(state::MET) && !desc.shared.load(Relaxed)
 }
 
 /// Takes a dead anchor out of the kernel's set.
