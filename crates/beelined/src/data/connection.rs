@@ -208,6 +208,18 @@ impl Connection {
         self.heard_end.is_some_and(|(_, ends)| ends & OVER != 0)
     }
 
+    /// Whether this bridge has told the end of its direction, so that the other one may take its rings back.
+    #[must_use]
+    pub fn told_over(&self) -> bool {
+        self.told_end & OVER != 0
+    }
+
+    /// Whether it is reset, and nothing that comes breaks it any more.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
     /// Takes the lane to give it back.
     pub fn take_lane(&mut self) -> Option<LaneEnd> {
         self.lane.take()

@@ -209,12 +209,15 @@ impl Engine {
 
     /// Resets a connection if something broke a rule.
     pub(super) fn conclude(&mut self, number: u64, result: Result<(), Broken>) {
+        /// A bridge may break them on each of its connections.
+        static BREACHES: log::Seldom = log::Seldom::new();
         match result {
             Ok(()) => {}
+            Err(_) if self.connections.get(number).is_some_and(|entry| entry.connection.is_broken()) => {}
             Err(Broken::App) => self.reset(number),
             Err(Broken::Bridge(why)) => {
                 self.counts.breaches = self.counts.breaches.saturating_add(1);
-                log::line(format_args!("a connection is reset because the other bridge broke the protocol: {why}"));
+                BREACHES.line(format_args!("a connection is reset because the other bridge broke the protocol: {why}"));
                 self.reset(number);
             }
         }
