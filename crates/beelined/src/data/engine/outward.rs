@@ -214,7 +214,9 @@ impl Engine {
 
     /// Sends a part of the bytes at `position` of a connection's ring, in whatever way is best.
     fn send_bytes(&mut self, number: u64, home: usize, offset: u64, bytes: u64, position: u32) -> Sent {
-        if bytes > self.tunables.inline_max {
+        // Who has told that it uses the other rings no more finds them gone when it sends again what a link has lost.
+        let may_write = self.connections.get(number).is_some_and(|entry| !entry.connection.told_over());
+        if bytes > self.tunables.inline_max && may_write {
             let link = self.link_for(number, home, bytes);
             match self.send_large(number, link, offset, bytes, position) {
                 Some(sent) => return sent,
