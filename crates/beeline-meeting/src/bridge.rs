@@ -9,5 +9,5 @@
 pub use crate::bridging::{LaneEnd, Readable, answer, connect_for, listen_for_clients, pair, shut, take_client};
 pub use crate::limits::had_hostile_clients as has_hostile_clients;
 pub use crate::lookup::{note_taken, note_untaken};
-pub use crate::strangers::close as close_client;
+pub use crate::strangers::{close as close_client, close_all as close_clients};
 pub use beeline_lane::{Armed, Fault, flags};

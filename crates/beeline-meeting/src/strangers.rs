@@ -214,6 +214,12 @@ pub fn close(anchor: i32) {
     closing.add(anchor);
 }
 
+/// Many of them, for which there are fewer undertakers.
+pub fn close_all(anchors: impl IntoIterator<Item = i32>) {
+    let mut closing = Closing::new();
+    anchors.into_iter().for_each(|anchor| closing.add(anchor));
+}
+
 /// The same for one with a hidden number, which stays hidden for as long as it is looked at: nobody else may get it.
 pub fn close_hidden(anchor: i32) {
     let mut closing = Closing::new();

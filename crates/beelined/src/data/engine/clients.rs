@@ -62,6 +62,10 @@ impl Engine {
 
     /// A client that was silent has spoken, or left.
     pub(super) fn hear_client(&mut self, fd: RawFd) {
+        if bridge::has_hostile_clients() {
+            // Each that is heard may cost a process.
+            return self.shut_door();
+        }
         if self.silent.contains_key(&fd) {
             self.unwatch(fd);
             if self.take_client(fd) {
@@ -339,14 +343,20 @@ impl Engine {
 
     /// Drops clients that say nothing, questions that nobody answers, and hellos that nobody takes.
     pub(super) fn care_for_clients(&mut self) {
-        self.care_for_door(bridge::has_hostile_clients());
+        let hostile = bridge::has_hostile_clients();
+        if hostile {
+            self.shut_door();
+        }
+        self.care_for_door(hostile);
         let now_ns = self.now_ns;
         let late: Vec<RawFd> =
             self.silent.iter().filter(|(_, deadline)| **deadline < now_ns).map(|(fd, _)| *fd).collect();
-        for fd in late {
-            self.silent.remove(&fd);
-            close(fd);
+        for fd in &late {
+            self.silent.remove(fd);
+            // Whoever closes it for us may have it for long, and as long the kernel would tell of it.
+            self.unwatch(*fd);
         }
+        bridge::close_clients(late);
         let is_late = |entry: &Entry| {
             (entry.connection.stage == Stage::Asked || entry.said_ns != 0) && entry.deadline_ns < now_ns
         };

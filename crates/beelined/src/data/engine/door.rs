@@ -2,7 +2,8 @@
 //!
 //! To close what a hostile client has sent takes a process of its own, and any user of the host may knock. Who does so
 //! again and again has the door shut, for longer each time ([`bridge::has_hostile_clients`]): nobody is let in, those
-//! that have come and not been served are sent away, and all go by TCP. The door keeps its name meanwhile.
+//! that have come and not been served are sent away, and all go by TCP. The door keeps its name meanwhile. Before each
+//! client is let in or heard that is asked, and those that leave together are closed together.
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 

@@ -1,5 +1,7 @@
 //! The engine without the links of another bridge: what becomes of its rails, whom a peer may reach, and what is kept
-//! of one.
+//! of one. [`hostile`] has clients.
+
+mod hostile;
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -69,7 +71,10 @@ fn control(name: &str, addresses: &str, peer: (&str, u16, &str)) -> (Config, Con
 
 /// An engine with this host's rails, and its door, at which nobody knocks.
 fn engine() -> Engine {
-    let (config, control) = control("a-1", "198.51.100.1", ("a-0", 9, "203.0.113.0/24"));
+    engine_of(control("a-1", "198.51.100.1", ("a-0", 9, "203.0.113.0/24")))
+}
+
+fn engine_of((config, control): (Config, Control)) -> Engine {
     let door: OwnedFd = std::os::unix::net::UnixStream::pair().unwrap().0.into();
     let parts = Parts {
         name: control.name().clone(),
