@@ -13,6 +13,7 @@ mod health;
 mod ledger;
 pub mod link;
 mod link_rates;
+mod link_words;
 mod losses;
 pub mod own_time;
 mod probe;

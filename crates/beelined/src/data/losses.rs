@@ -35,6 +35,12 @@ struct Said {
 pub struct TooMany;
 
 impl Losses {
+    /// Those with which a connection begins: [`LOSSES_MAX`] at most.
+    #[must_use]
+    pub fn owing(links: impl Iterator<Item = LinkId>) -> Losses {
+        Losses { owed: links.take(LOSSES_MAX).collect(), said: Vec::new() }
+    }
+
     /// A link is lost. `heard` says of another one's message whether the other bridge has gone through it.
     ///
     /// # Errors

@@ -146,6 +146,7 @@ impl Engine {
         if !self.has_room(peer) {
             return Err(Box::new(lane));
         }
+        let losses = self.losses_from(peer);
         let anchor = lane.anchor();
         if self.few_cpus {
             lane.ask_for_cpu();
@@ -169,7 +170,7 @@ impl Engine {
                 rings: Vec::new(),
                 large: Large::default(),
                 closing: 0,
-                losses: Losses::default(),
+                losses,
                 ask_again: false,
                 answer_again: false,
                 probe: name.server.address() == MEASURED,
@@ -202,10 +203,13 @@ impl Engine {
         Ok(number)
     }
 
-    /// Takes room for a connection with a peer, if there is some.
+    /// Takes room for a connection with a peer, if there is some, and it knows of most links that are lost.
     fn has_room(&mut self, peer: usize) -> bool {
         let limit = self.tunables.peer_connections_max;
         let Some(Some(peer)) = self.peers.get_mut(peer) else { return false };
+        if peer.words.are_too_many() {
+            return false;
+        }
         let entered = peer.quota.enter(limit);
         if entered == Err(Exhausted { first: true }) {
             log::line(format_args!(
@@ -214,6 +218,12 @@ impl Engine {
             ));
         }
         entered.is_ok()
+    }
+
+    /// The losses with which a connection begins: of links that the peer may still use.
+    fn losses_from(&self, peer: usize) -> Losses {
+        let peer = self.peers.get(peer).and_then(Option::as_ref);
+        peer.map_or_else(Losses::default, |peer| Losses::owing(peer.words.alone()))
     }
 
     /// Gives the room of a connection back.

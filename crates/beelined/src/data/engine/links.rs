@@ -7,7 +7,8 @@
 //!    connection, or when the peer's [`Record::Resync`] shows that it has closed its end. Then our endpoint is closed
 //!    first, so that nothing of it can land any more; then each connection of the peer owes a [`Record::Resync`] on
 //!    whatever link there is next. A link may have been up at the peer alone, and have carried its bytes to nobody:
-//!    when the peer says that it has lost one which never came to be here, it is owed the same.
+//!    when the peer says that it has lost one which never came to be here, it is owed the same. So it is on connections
+//!    that are made before it knows of the loss ([`LinkWords`](super::super::link_words)).
 //! 3. A pair of rails that could not be connected is tried again, ever less often. Where an attempt would keep the
 //!    bridge waiting for a host that is silent, the host is asked first whether it answers ([`super::reach`]).
 //! 4. When a peer has had no link for [`LONELY_NS`], or its control connection ends, its connections are reset.
@@ -263,7 +264,6 @@ impl Engine {
         let Some(Some(peer)) = self.peers.get_mut(link.peer) else { return };
         peer.links.retain(|other| *other != index);
         peer.rates.leave(link.id);
-        let id = peer.id;
         if !link.up {
             peer.stillborn.push_back(link.id);
             if peer.stillborn.len() > STILLBORN_MAX {
@@ -281,10 +281,19 @@ impl Engine {
             peer.lonely_ns = now_ns;
         }
         self.counts.links_lost = self.counts.links_lost.saturating_add(1);
-        self.retry_later(link.peer, (link.rail, link.their_rail), 0);
         let down = LinkDown { link: link.id, why: crate::control::message::shortened(why.to_owned()) };
-        self.control.send(id, Message::LinkDown(down));
+        peer.words.lost(down, now_ns);
+        self.retry_later(link.peer, (link.rail, link.their_rail), 0);
+        self.say_links_down(link.peer);
         self.owe_words_of(link.peer, link.id, Some((index, &link)));
+    }
+
+    /// Tells a peer which links are lost, as far as it takes that now ([`LinkWords`](super::super::link_words)).
+    fn say_links_down(&mut self, index: usize) {
+        let Some(Some(peer)) = self.peers.get_mut(index) else { return };
+        while let Some(down) = peer.words.next(self.now_ns) {
+            self.control.send(peer.id, Message::LinkDown(down));
+        }
     }
 
     /// Closes our end of a link: nothing of it can land any more.
@@ -373,12 +382,14 @@ impl Engine {
             self.link_lost(index, "it says nothing any more");
         }
         for index in 0..self.peers.len() {
-            let Some(Some(peer)) = self.peers.get(index) else { continue };
+            let Some(Some(peer)) = self.peers.get_mut(index) else { continue };
+            peer.words.forget(patience_ns, now_ns);
             let lonely = peer.lonely_ns != 0 && now_ns.saturating_sub(peer.lonely_ns) > LONELY_NS;
             if lonely && !self.connections_of(index).is_empty() {
                 self.reset_all_of(index);
                 self.forget_connections_of(index);
             }
+            self.say_links_down(index);
             self.connect_links(index);
         }
     }

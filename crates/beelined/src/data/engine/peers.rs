@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use beeline_status::number::plural;
 
 use super::super::link_rates::LinkRates;
+use super::super::link_words::LinkWords;
 use super::super::quota::Quota;
 use super::compared::Compared;
 use super::{Engine, NO_PEER, OfferedRail, Peer};
@@ -30,6 +31,7 @@ impl Engine {
             retry: HashMap::new(),
             asked: HashMap::new(),
             stillborn: VecDeque::new(),
+            words: LinkWords::default(),
             refused: 0,
             compared: Compared::new(up.address.ip(), up.measure_port),
             leaves: false,
@@ -101,6 +103,9 @@ impl Engine {
                     .position(|other| other.as_ref().is_some_and(|other| other.id == link && other.peer == index));
                 if let Some(place) = known {
                     self.link_lost(place, &format!("the peer has closed it: {why}"));
+                }
+                if let Some(Some(peer)) = self.peers.get_mut(index) {
+                    peer.words.heard(link);
                 }
                 self.answer_for_stillborn(index, link);
             }

@@ -10,6 +10,7 @@ use beeline_wire::ConnName;
 use super::super::connection::Connection;
 use super::super::health::{Asked, Healths};
 use super::super::link_rates::LinkRates;
+use super::super::link_words::LinkWords;
 use super::super::losses::Losses;
 use super::super::quota::Quota;
 use super::super::sender::{How, LinkId};
@@ -101,6 +102,8 @@ pub(super) struct Peer {
     pub(super) asked: HashMap<(usize, u32), super::reach::Question>,
     /// Links that were given up before both ends knew of them, the newest last.
     pub(super) stillborn: VecDeque<LinkId>,
+    /// What is said of links that were lost, and known there.
+    pub(super) words: LinkWords,
     /// Whether TCP to it is faster.
     pub(super) compared: super::compared::Compared,
     /// It is about to stop.

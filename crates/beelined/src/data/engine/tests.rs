@@ -1,7 +1,8 @@
 //! The engine without the links of another bridge: what becomes of its rails, whom a peer may reach, and what is kept
-//! of one. [`hostile`] has clients.
+//! of one. [`losses`] has what becomes of links that are lost, between two engines as well; [`hostile`] clients.
 
 mod hostile;
+mod losses;
 
 use std::fs::File;
 use std::net::SocketAddr;

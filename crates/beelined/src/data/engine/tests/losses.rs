@@ -1,0 +1,207 @@
+//! Links that are lost: at one end alone, all at once, and while a connection ends.
+
+use beeline_fabric::Remote;
+use beeline_meeting::bridge::{Readable, flags};
+
+use super::super::super::connection::Broken;
+use super::*;
+use crate::control::message::{LinkDown, Message};
+
+/// Puts this thread into a network namespace of its own with two ports in one segment.
+fn be_between_two_ports() {
+    make_network();
+    for command in
+        ["link add v2 type veth peer name v3", "addr add 198.51.100.2/24 dev v2", "link set v2 up", "link set v3 up"]
+    {
+        ip(command);
+    }
+    while !ip("-o link show v2").contains("state UP") {}
+}
+
+/// Everything that an engine does in a round, but for what the kernel's epoll would tell.
+fn turn(engine: &mut Engine) {
+    engine.now_ns = monotonic_ns();
+    engine.turn(true);
+    engine.care();
+}
+
+/// Takes what lies in the ring that an app reads.
+fn read(app: &LaneEnd, into: &mut Vec<u8>) {
+    let Readable::Bytes(count, position) = app.readable().unwrap() else { panic!("nothing urgent was sent") };
+    let mut bytes = vec![0; count as usize];
+    app.copy_out(position, &mut bytes);
+    app.consume(count).unwrap();
+    into.extend(bytes);
+}
+
+/// Two engines on one host, and two links between them.
+fn engines() -> [Engine; 2] {
+    let mut near = engine_of(control("a-0", "198.51.100.1", ("a-1", 9, "198.51.100.2")));
+    let port = near.control.local_addresses()[0].port();
+    let mut far = engine_of(control("a-1", "198.51.100.2", ("a-0", port, "198.51.100.1")));
+    for engine in [&mut near, &mut far] {
+        engine.tunables.compare_s = 0;
+        // Everything is a large piece, and goes over both.
+        (engine.tunables.inline_max, engine.tunables.stripe_min) = (64, 1);
+    }
+    let is_linked = |engine: &Engine| engine.peers.iter().flatten().any(|peer| peer.links.len() == 2);
+    let until = Instant::now() + Duration::from_secs(20);
+    while !is_linked(&near) || !is_linked(&far) {
+        assert!(Instant::now() < until, "{} and {} links", near.links.len(), far.links.len());
+        [&mut near, &mut far].into_iter().for_each(turn);
+    }
+    [near, far]
+}
+
+#[test]
+fn no_byte_is_lost_on_a_connection_that_is_made_while_one_end_alone_knows_of_a_lost_link() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    be_between_two_ports();
+    let [mut near, mut far] = engines();
+    let (number, writer) = connection(&mut far);
+    far.choose_home(number, None);
+    let home = far.connections.get(number).and_then(|entry| entry.home).unwrap();
+    // The link that the first piece is to take.
+    let lost = far.link_for(number, home, 1 << 16);
+    let id = far.links[lost].as_ref().unwrap().id;
+    let known = near.links.iter().position(|link| link.as_ref().is_some_and(|link| link.id == id)).unwrap();
+    near.link_lost(known, "a test");
+    let (theirs, reader) = connection(&mut near);
+    near.choose_home(theirs, None);
+    near.connections.get_mut(theirs).unwrap().connection.theirs = number;
+    far.connections.get_mut(number).unwrap().connection.theirs = theirs;
+
+    // What is sent before anything is heard goes nowhere.
+    let bytes: Vec<u8> = (0..256_u32 << 10).map(|place| (place / 7) as u8).collect();
+    let mut written = writer.write(&bytes).unwrap();
+    let before = far.links[lost].as_ref().map(|link| link.bytes_sent);
+    far.heat(number);
+    far.pump_hot();
+    far.flush_links();
+    assert_ne!(far.links[lost].as_ref().map(|link| link.bytes_sent), before, "nothing was sent over it");
+
+    let mut come = Vec::new();
+    let until = Instant::now() + Duration::from_secs(10);
+    while come.len() < bytes.len() {
+        assert!(Instant::now() < until, "{} bytes of {} have come, {written} were written", come.len(), bytes.len());
+        written += writer.write(&bytes[written..]).unwrap();
+        far.heat(number);
+        near.heat(theirs);
+        [&mut near, &mut far].into_iter().for_each(turn);
+        read(&reader, &mut come);
+    }
+    assert!(come == bytes);
+}
+
+/// The lost links of which a connection would say a word.
+fn owed(engine: &mut Engine) -> Option<u64> {
+    let (number, _app) = connection(engine);
+    engine.connections.get(number).unwrap().losses.next()
+}
+
+#[test]
+fn a_connection_begins_with_the_losses_that_its_peer_may_not_know() {
+    be_alone();
+    let mut engine = engine();
+    let rails = their_rails(&engine, 1, 2);
+    peer_up(&mut engine, "a-0", rails);
+    link_up(&mut engine, 5, 1);
+    let lost = link_up(&mut engine, 6, 2);
+    assert_eq!(owed(&mut engine), None);
+    engine.link_lost(lost, "a test");
+    assert_eq!(owed(&mut engine), Some(6));
+    engine.peer_said(PeerId(1), Message::LinkDown(LinkDown { link: 6, why: "it knows".into() }));
+    assert_eq!(owed(&mut engine), None);
+
+    // With very many that it does not know there is no new connection.
+    let links: Vec<_> = (100..250).map(|id| link_up(&mut engine, id, 2)).collect();
+    links.into_iter().for_each(|index| engine.link_lost(index, "a test"));
+    let (app, lane) = bridge::pair().unwrap();
+    let window = lane.ring_bytes().into();
+    let address = |text: &str| text.parse::<SocketAddr>().unwrap().into();
+    let name = ConnName { client: address("198.51.100.1:1000"), server: address("198.51.100.2:80") };
+    let refused = engine.enter(name, lane, 0, Stage::Open, window, None).err().unwrap();
+    refused.retire();
+    app.retire();
+    // In a while it has found out, whatever it says.
+    engine.now_ns += 61_000_000_000;
+    let now_ns = engine.now_ns;
+    engine.links.iter_mut().flatten().for_each(|link| link.heard_ns = now_ns);
+    engine.care_for_links();
+    assert_eq!(owed(&mut engine), None);
+}
+
+#[test]
+fn links_that_fail_together_do_not_end_the_control_connection() {
+    const LINKS: u64 = 300;
+    be_alone();
+    let mut engine = engine();
+    let port = engine.control.local_addresses()[0].port();
+    let (_, mut peer) = control("a-0", "203.0.113.0/24", ("a-1", port, "198.51.100.1"));
+    let mut now = Instant::now();
+    while engine.peers.is_empty() {
+        peer.turn(now);
+        engine.turn_control();
+    }
+    let links: Vec<_> = (1..=LINKS).map(|id| link_up(&mut engine, id, 1)).collect();
+    links.into_iter().for_each(|index| engine.link_lost(index, "a test"));
+    let mut heard = 0;
+    while heard < LINKS {
+        for event in peer.turn(now) {
+            match event {
+                control::Event::PeerDown { why, .. } => panic!("{why}"),
+                control::Event::Message(_, Message::LinkDown(_)) => heard += 1,
+                _ => {}
+            }
+        }
+        engine.turn_control();
+        assert!(engine.peers.iter().flatten().next().is_some());
+        (now, engine.now_ns) = (now + Duration::from_millis(100), engine.now_ns + 100_000_000);
+        engine.care_for_links();
+    }
+}
+
+#[test]
+fn what_is_sent_again_after_the_end_was_told_is_written_into_no_ring() {
+    be_alone();
+    let mut engine = engine();
+    engine.tunables.inline_max = 64;
+    let rails = their_rails(&engine, 1, 2);
+    peer_up(&mut engine, "a-0", rails);
+    let lost = link_up(&mut engine, 5, 1);
+    let other = link_up(&mut engine, 6, 2);
+    let (number, app) = connection(&mut engine);
+    engine.place_again();
+    let window = u64::from(app.ring_bytes());
+    assert_eq!(app.write(&[7; 1000]), Ok(1000));
+    app.say(flags::FIN | flags::CLOSED);
+    let entry = engine.connections.get_mut(number).unwrap();
+    entry.grants.push(Grant { link: 6, remote: Remote { address: 0, key: 0 }, base: 0, ring: window });
+    entry.sending(0, 1000, (5, How::Written), 0);
+    entry.connection.ended(1000, flags::FIN | flags::CLOSED);
+    engine.link_lost(lost, "a test");
+    engine.place_again();
+
+    // The peer's app has aborted: its ring may be gone since it heard the end.
+    let entry = engine.connections.get_mut(number).unwrap();
+    entry.connection.resynced(5, 0, window, std::iter::empty(), |_| {}).unwrap();
+    engine.heat(number);
+    engine.pump_hot();
+    assert!(engine.links[other].is_some(), "the write was refused, and cost the link");
+    assert_eq!((engine.counts.inlined, engine.counts.pushes, engine.counts.pulls), (1000, 0, 0));
+}
+
+#[test]
+fn a_connection_that_is_reset_is_broken_once() {
+    be_alone();
+    let mut engine = engine();
+    let rails = their_rails(&engine, 1, 1);
+    peer_up(&mut engine, "a-0", rails);
+    let (number, _app) = connection(&mut engine);
+    for _ in 0..3 {
+        engine.conclude(number, Err(Broken::Bridge("a test")));
+    }
+    assert_eq!((engine.counts.breaches, engine.counts.reset), (1, 1));
+}
