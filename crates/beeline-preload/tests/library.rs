@@ -411,6 +411,7 @@ cases! { sandbox:
     limits_announce_a_filter
     a_program_without_room_for_descriptors_waits
     asking_for_filters_leaves_lanes_alone
+    who_receives_behind_a_filter_gets_what_can_be_used
     a_program_that_begins_behind_a_filter_has_no_lanes
     a_program_that_begins_behind_filters_that_were_tried_has_lanes;
     is_told_nothing has_lanes

@@ -159,7 +159,8 @@ static int receiver(const char *name, const char *what) {
     memcpy(address.sun_path + 1, name, strlen(name));
     CHECK(connect(through, (struct sockaddr *)&address, offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name)) == 0);
     CHECK(receive(through, fds, 1, &flags, 0) == 1);
-    if (strcmp(what, "end") == 0) {
+    if (strcmp(what, "listener") != 0) {
+        if (strcmp(what, "lane") == 0 && getenv("GUEST_EXPECTS_LANES")) CHECK(is_lane(fds[0]));
         hears(fds[0], "hello");
         CHECK(write(fds[0], "goodbye", 7) == 7);
         return 0;
@@ -194,7 +195,7 @@ static void strangers_pass_ends_and_listeners(void) {
         CHECK(listen(door, 1) == 0 && fcntl(door, F_SETFD, FD_CLOEXEC) == 0);
         pid_t child = fork();
         if (child == 0) {
-            execl("/proc/self/exe", "guest", "receiver", name, which ? "listener" : "end", (char *)NULL);
+            execl("/proc/self/exe", "guest", "receiver", name, which ? "listener" : "lane", (char *)NULL);
             _exit(126);
         }
         int through = accept(door, NULL, NULL);

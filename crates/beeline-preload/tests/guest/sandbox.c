@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <signal.h>
 #include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 
 /* The filter that ends the process at each of these calls; what is not here is allowed. */
 #define KILLS(number) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
@@ -155,6 +157,111 @@ static void is_told_nothing(void) {
     says(ends[0], ends[1], "hello");
 }
 
+/* What a program allows itself that still receives: nobody may ask what has come. */
+static struct sock_filter receives[] = {
+    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+    KILLS(SYS_socket), KILLS(SYS_connect), KILLS(SYS_bind), KILLS(SYS_sendmsg), KILLS(SYS_memfd_create), KILLS(SYS_clone),
+    KILLS(SYS_clone3), KILLS(SYS_fcntl), KILLS(SYS_dup), KILLS(SYS_dup3), KILLS(SYS_getpid), KILLS(SYS_setsockopt),
+    KILLS(SYS_getsockopt), KILLS(SYS_getsockname), KILLS(SYS_getpeername), KILLS(SYS_fgetxattr), KILLS(SYS_openat),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+};
+static struct sock_fprog receiving = {.len = sizeof receives / sizeof *receives, .filter = receives};
+
+static void pass(int through, int fd) {
+    char byte = 'r', control[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    CHECK(sendmsg(through, &message, 0) == 1);
+}
+
+static int passed(int through, int many) {
+    char byte, control[CMSG_SPACE(4 * sizeof(int))];
+    struct iovec part = {&byte, 1};
+    struct mmsghdr messages[1] = {{.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control}}};
+    if (many) CHECK(recvmmsg(through, messages, 1, 0, NULL) == 1 && messages[0].msg_len == 1);
+    else CHECK(recvmsg(through, &messages[0].msg_hdr, 0) == 1);
+    struct cmsghdr *header = CMSG_FIRSTHDR(&messages[0].msg_hdr);
+    CHECK(header && header->cmsg_len == CMSG_LEN(sizeof(int)) && !(messages[0].msg_hdr.msg_flags & MSG_CTRUNC));
+    int fd;
+    memcpy(&fd, CMSG_DATA(header), sizeof fd);
+    return fd;
+}
+
+/* An end of a connection, for who receives it. */
+static void pass_connection(int through, int to_lane) {
+    int ends[2];
+    pair(ends);
+    CHECK(write(ends[1], "hello", 5) == 5);
+    pass(through, ends[0]);
+    if (getenv("GUEST_EXPECTS_LANES")) CHECK(is_lane(ends[0]) == to_lane);
+    CHECK(close(ends[0]) == 0);
+    hears(ends[1], "goodbye");
+    char byte;
+    CHECK(read(ends[1], &byte, 1) == 0 && close(ends[1]) == 0);
+}
+
+static void use_passed(int through, int many) {
+    int fd = passed(through, many);
+    hears(fd, "hello");
+    CHECK(write(fd, "goodbye", 7) == 7 && close(fd) == 0);
+}
+
+enum { RELATIVE, RELATIVE_WITH_BOTH, STRANGER, KNOWN_BEFORE, WAYS };
+
+/* A program that shuts itself in, and receives nevertheless. */
+static void receives_behind(int way, int line, int other, const struct sockaddr_un *name, socklen_t length) {
+    char byte;
+    if (way != RELATIVE_WITH_BOTH) CHECK(close(other) == 0);
+    if (way == STRANGER || way == KNOWN_BEFORE) {
+        line = socket(AF_UNIX, SOCK_STREAM, 0);
+        CHECK(connect(line, (const struct sockaddr *)name, length) == 0);
+    }
+    if (way == KNOWN_BEFORE) use_passed(line, 0);
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &receiving) == 0);
+    CHECK(write(line, "!", 1) == 1);
+    int pipe_end = passed(line, 0);
+    CHECK(write(pipe_end, "p", 1) == 1);
+    use_passed(line, 0);
+    use_passed(line, 1);
+    CHECK(read(line, &byte, 1) == 0);
+    _exit(0);
+}
+
+static void who_receives_behind_a_filter_gets_what_can_be_used(void) {
+    for (int way = 0; way < WAYS; way++) {
+        int line[2], tube[2], door = socket(AF_UNIX, SOCK_STREAM, 0);
+        char byte;
+        struct sockaddr_un name = {.sun_family = AF_UNIX};
+        socklen_t length = sizeof name;
+        CHECK(bind(door, (struct sockaddr *)&name, sizeof(sa_family_t)) == 0 && listen(door, 1) == 0);
+        CHECK(getsockname(door, (struct sockaddr *)&name, &length) == 0);
+        CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, line) == 0 && pipe(tube) == 0);
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) receives_behind(way, line[1], line[0], &name, length);
+        CHECK(close(line[1]) == 0);
+        int through = way == STRANGER || way == KNOWN_BEFORE ? accept(door, NULL, NULL) : line[0];
+        CHECK(through >= 0);
+        if (way == KNOWN_BEFORE) pass_connection(through, 1);
+        CHECK(read(through, &byte, 1) == 1);
+        /* As long as an answer is remembered. */
+        usleep(20000);
+        pass(through, tube[1]);
+        CHECK(read(tube[0], &byte, 1) == 1 && byte == 'p');
+        pass_connection(through, 0);
+        pass_connection(through, 0);
+        CHECK(way == RELATIVE_WITH_BOTH ? kill(child, SIGKILL) == 0 : shutdown(through, SHUT_WR) == 0);
+        CHECK(status_of(child) == (way == RELATIVE_WITH_BOTH ? 1000 + SIGKILL : 0));
+        if (through != line[0]) CHECK(close(through) == 0);
+        CHECK(close(line[0]) == 0 && close(door) == 0 && close(tube[0]) == 0 && close(tube[1]) == 0);
+    }
+}
+
 /* Where the library is, if this program has it. */
 static const char *library(void) {
     static char line[4096];
@@ -222,6 +329,7 @@ static const struct guest_case CASES[] = {
     CASE(limits_announce_a_filter),
     CASE(a_program_without_room_for_descriptors_waits),
     CASE(asking_for_filters_leaves_lanes_alone),
+    CASE(who_receives_behind_a_filter_gets_what_can_be_used),
     CASE(a_program_that_begins_behind_a_filter_has_no_lanes),
     CASE(a_program_that_begins_behind_filters_that_were_tried_has_lanes),
     CASE(is_told_nothing),

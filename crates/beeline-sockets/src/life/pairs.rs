@@ -1,8 +1,9 @@
-//! Pairs of `AF_UNIX` sockets of which a relative without the library has an end.
+//! Pairs of `AF_UNIX` sockets of which a relative has an end that does not receive through the library.
 //!
-//! Of a pair the kernel tells who made it, and not who has its ends. So before such a program is executed, each end
-//! that it gets is given a name (bind(2)), by which the other end knows it. The name stays until the end is closed: if
-//! others hold the end, too, connections that are sent to them go by TCP, which all of them can use.
+//! Of a pair the kernel tells who made it, and not who has its ends. So before a program without the library is
+//! executed, and before one shuts itself in, each end that it has is given a name (bind(2)), by which the other end
+//! knows it. The name stays until the end is closed: if others hold the end, too, connections that are sent to them go
+//! by TCP, which all of them can use.
 
 use beeline_stats::Text;
 
@@ -12,8 +13,8 @@ use crate::kernel::{self, SockAddr};
 /// What the names begin with, abstract ones of unix(7). The end's `SO_COOKIE` follows.
 const PREFIX: &str = "beeline/1/stranger/";
 
-/// This process, or a child of it, is about to become a program without the library, which gets the descriptors that
-/// `gets` says.
+/// This process, or a child of it, is about to become a program without the library, or to be sealed, and has the
+/// descriptors then that `gets` says.
 pub(super) fn mark(gets: impl Fn(i32) -> bool) {
     open_fds::each(|fd| {
         if gets(fd) && is_of_pair(fd) {
@@ -39,10 +40,10 @@ fn is_mark(end: &SockAddr) -> bool {
     end.abstract_name().is_some_and(|name| name.starts_with(PREFIX.as_bytes()))
 }
 
-/// Whether a descriptor is an `AF_UNIX` socket that is connected to another without a name. Those of clients and
-/// servers are not: one of both has the name that the client has connected to.
+/// Whether a descriptor is an `AF_UNIX` socket that is connected to another without a name, but for a mark. Those of
+/// clients and servers are not: one of both has the name that the client has connected to.
 fn is_of_pair(fd: i32) -> bool {
-    let is_unnamed = |peer: SockAddr| peer.length as usize <= size_of::<libc::sa_family_t>();
+    let is_unnamed = |peer: SockAddr| peer.length as usize <= size_of::<libc::sa_family_t>() || is_mark(&peer);
     let is_unix = |peer: &SockAddr| i32::from(peer.storage.ss_family) == libc::AF_UNIX;
     kernel::getpeername(fd).is_ok_and(|peer| is_unix(&peer) && is_unnamed(peer))
 }
@@ -66,7 +67,7 @@ mod tests {
         mark(|fd| fd == given.as_raw_fd());
         assert!(is_marked(kept.as_raw_fd()) && !is_marked(given.as_raw_fd()));
         mark(|fd| fd == given.as_raw_fd() || fd == kept.as_raw_fd());
-        assert!(is_marked(kept.as_raw_fd()) && !is_marked(given.as_raw_fd()), "its other end has a name");
+        assert!(is_marked(kept.as_raw_fd()) && is_marked(given.as_raw_fd()), "either end may be read there");
         assert!(is_pair(kept.as_raw_fd()) && is_pair(given.as_raw_fd()), "a mark is no name");
     }
 

@@ -13,6 +13,8 @@
 //! 4. A listener that was received is met at once: whoever waits on it waits at its door, too.
 //! 5. A message that is received without room for control data loses its descriptors in the kernel. Their loans are
 //!    never taken, which costs the other holders a little speed.
+//! 6. A sealed process ([`super::sandbox`]) takes what comes as the kernel gives it: what it is cannot be asked. So it
+//!    counts as a stranger.
 
 mod peers;
 
@@ -26,7 +28,7 @@ use crate::app_memory::in_first_page;
 use crate::changing::changing;
 use crate::control::{self, HEADER_BYTES, RIGHTS_MAX, align};
 use crate::desc::{Desc, Kind};
-use crate::process::is_guest_of_parent;
+use crate::process::{is_guest_of_parent, is_sealed};
 use crate::{close, epoll, kernel, meet, options, table};
 
 /// Ends in one message whose parts are attached.
@@ -100,10 +102,10 @@ pub unsafe fn passes_sockets(message: *const libc::msghdr) -> bool {
     any
 }
 
-/// Whether descriptors may come through a socket.
+/// Whether descriptors may come through a socket, and are looked at then.
 #[must_use]
 pub fn brings_rights(socket: i32) -> bool {
-    kernel::getsockopt::<i32>(socket, libc::SOL_SOCKET, libc::SO_DOMAIN) == Ok(libc::AF_UNIX)
+    !is_sealed() && kernel::getsockopt::<i32>(socket, libc::SOL_SOCKET, libc::SO_DOMAIN) == Ok(libc::AF_UNIX)
 }
 
 /// Whether `fd` is an end. A socket that is not connected yet may have another holder from now on.
@@ -197,7 +199,7 @@ impl Parcel {
 }
 
 /// Receives a message with `receive` and takes over the ends in it. `None` if the socket is of a family in which no
-/// descriptors travel.
+/// descriptors travel, or the process is sealed.
 ///
 /// # Safety
 /// `message` must be null or valid, as for recvmsg(2).

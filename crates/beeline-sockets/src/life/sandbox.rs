@@ -14,15 +14,18 @@
 //!    or answers them with errors, which every one of them stands. Filters that `beeline run` was under, too, it has
 //!    tried in a child, and says how many they are (option `filters_tried`): nobody gets rid of a filter, so a program
 //!    that is under no more of them is under those.
-//! 4. In the child of a `vfork` nothing is done: it has no use for the parent's connections.
-//! 5. The statistics file stays when a sealed process ends, as it does when a process is killed.
+//! 4. A sealed process cannot ask what the descriptors are that it receives, so connections are sent to it as to one
+//!    without the library. Its relatives are told by a mark on the pairs of sockets that it has ([`pairs`]), which it
+//!    makes before; others see its filters ([`may_be_sealed`]).
+//! 5. In the child of a `vfork` nothing is done: it has no use for the parent's connections.
+//! 6. The statistics file stays when a sealed process ends, as it does when a process is killed.
 
-use beeline_stats::{Reason, Role, filters_in};
+use beeline_stats::{Reason, Role, Text, filters_in};
 
-use super::relay;
+use super::{pairs, relay};
 use crate::changing::changing;
 use crate::process::{self, config, is_guest_of_parent, is_sealed};
-use crate::{Errno, Outcome, epoll, kernel, proc, stats, table};
+use crate::{Errno, Outcome, epoll, io, kernel, proc, stats, table};
 
 /// Descriptors that the making of a relay may take.
 const RELAY_FDS: usize = 16;
@@ -39,6 +42,7 @@ pub fn before_filter() -> Outcome {
         stats::fell_back(Role::Client, reason);
         return Outcome::fail(libc::ENOMEM);
     }
+    pairs::mark(|_| true);
     let _changing = changing();
     epoll::leave_sets();
     table::for_each(|fd, _| {
@@ -91,6 +95,20 @@ pub(super) fn begin() -> bool {
     sealed
 }
 
+/// Whether another process may be sealed, as far as its filters tell: it is under some that are neither a container's
+/// nor those that this process is under, too, and has lanes all the same.
+pub(super) fn may_be_sealed(pid: u32) -> bool {
+    let Some(path) = Text::<32>::format(format_args!("/proc/{pid}/status")) else { return true };
+    io::with_part(|buffer| match filters(path.as_c_str(), buffer) {
+        Some(0) => false,
+        None => true,
+        theirs => {
+            let are_known = |of| filters(of, buffer) == theirs;
+            ![c"/proc/1/status", c"/proc/self/status"].into_iter().any(are_known)
+        }
+    })
+}
+
 /// Filters that a process is under. `None` if that cannot be read.
 fn filters(status: &core::ffi::CStr, buffer: &mut [u8]) -> Option<u32> {
     filters_in(proc::read(status, buffer)?)
@@ -103,6 +121,12 @@ mod tests {
     #[test]
     fn filters_can_be_counted_here() {
         assert!(filters(c"/proc/self/status", &mut [0; STATUS_BYTES]).is_some());
+    }
+
+    #[test]
+    fn what_this_process_is_under_seals_nobody() {
+        assert!(!may_be_sealed(std::process::id()));
+        assert!(may_be_sealed(u32::MAX), "nothing is known of nobody");
     }
 
     #[test]

@@ -9,6 +9,8 @@
 //!    sends to itself: who accepts is a program that it was given to, and nothing is known of that. The same where this
 //!    process has called connect(2) and sends to that end.
 //! 3. Of everybody else nothing is known.
+//! 4. A process that has shut itself in has the library, and receives past it. One that shares a pair with this process
+//!    has left a mark on it before; of others /proc shows that they are under a filter ([`sandbox::may_be_sealed`]).
 //!
 //! A ring of io_uring(7) receives messages past the library. So who has one open counts as a process without it.
 
@@ -17,17 +19,21 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use beeline_shm::sys::{self, call};
 use beeline_stats::Text;
 
-use super::super::{config, pairs, rings};
+use super::super::{config, pairs, rings, sandbox};
 use crate::{io, kernel};
 
 /// What the mapping of the library is called.
 const LIBRARY: &[u8] = b"/libbeeline.so";
 const REMEMBERED_NS: u64 = 1_000_000_000;
+/// The same of its filters. Asking costs one small file, and a program may shut itself in at any time.
+const UNSEALED_NS: u64 = 10_000_000;
 
 /// The process that was asked about last, twice, plus 1 if it receives through the library.
 static LAST: AtomicU32 = AtomicU32::new(0);
 /// When.
 static ASKED_NS: AtomicU64 = AtomicU64::new(0);
+/// When it was found to be under no filter.
+static UNSEALED_SINCE_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Whether who receives what is sent into `socket` does so through the library.
 pub(super) fn knows_us(socket: i32) -> bool {
@@ -40,13 +46,25 @@ pub(super) fn knows_us(socket: i32) -> bool {
         return pairs::is_pair(socket) && config().follow && !rings::has_made_ring();
     }
     let now = kernel::now_ns();
+    let is_recent = |since: &AtomicU64, ns| now.saturating_sub(since.load(Relaxed)) < ns;
     let last = LAST.load(Relaxed);
-    if last >> 1 == pid && now.saturating_sub(ASKED_NS.load(Relaxed)) < REMEMBERED_NS {
-        return last & 1 != 0;
+    if last >> 1 == pid && is_recent(&ASKED_NS, REMEMBERED_NS) {
+        if last & 1 == 0 || is_recent(&UNSEALED_SINCE_NS, UNSEALED_NS) {
+            return last & 1 != 0;
+        }
+    } else if !has_library(pid) || rings::has_ring(pid) {
+        return remember(pid, false, now);
+    } else {
+        ASKED_NS.store(now, Relaxed);
     }
-    let knows = has_library(pid) && !rings::has_ring(pid);
+    remember(pid, !sandbox::may_be_sealed(pid), now)
+}
+
+/// Remembers whether a process receives through the library, and returns that.
+fn remember(pid: u32, knows: bool, now: u64) -> bool {
+    let since = if knows { &UNSEALED_SINCE_NS } else { &ASKED_NS };
+    since.store(now, Relaxed);
     LAST.store(pid << 1 | u32::from(knows), Relaxed);
-    ASKED_NS.store(now, Relaxed);
     knows
 }
 
