@@ -13,7 +13,7 @@
 //! The handler may itself sleep, with the same `timeout`: so the wrapper does this once more when the handler returns.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use beeline_shm::sys;
 
@@ -41,6 +41,8 @@ pub struct Thread {
     /// The connection that the thread takes over to TCP (`late` of beeline-sockets), by the address of its description;
     /// else 0.
     pub takes_over: AtomicUsize,
+    /// Since when.
+    pub takes_over_ns: AtomicU64,
     /// Whether the thread changes what one number leads to ([`crate::changing`]).
     pub(crate) changes_number: AtomicBool,
     /// Whether the thread is in [`cancel::point`].
@@ -116,6 +118,7 @@ thread_local! {
             sleeping: AtomicBool::new(false),
             at_offers: AtomicBool::new(false),
             takes_over: AtomicUsize::new(0),
+            takes_over_ns: AtomicU64::new(0),
             changes_number: AtomicBool::new(false),
             at_cancellation_point: AtomicBool::new(false),
             is_asynchronous: AtomicBool::new(false),

@@ -394,6 +394,13 @@ pub fn is_crowded(destination: SocketAddr, source: SocketAddr) -> bool {
     ask_listener(destination, source).is_ok_and(|listener| listener.is_full())
 }
 
+/// Whether another user than `owner`, whose listener had this cookie, listens there now. A connection from that port of
+/// `source` may stand, of which the kernel would speak instead: so none is named.
+pub fn has_changed_hands(destination: SocketAddr, source: SocketAddr, cookie: u64, owner: u32) -> bool {
+    let source = SocketAddr::new(source.ip(), 0);
+    ask_listener(destination, source).is_ok_and(|now| now.cookie != cookie && now.uid != owner)
+}
+
 /// Whether the door of who listens there now was tried again in vain.
 pub fn was_in_vain(destination: SocketAddr) -> bool {
     recall(destination, |entry| entry.vain_cookie == Some(entry.cookie())) == Some(true)

@@ -83,6 +83,8 @@ pub struct PooledLane {
     holder: FdCell,
     /// Cookie of the listener.
     pub cookie: AtomicU64,
+    /// Client: the listener's owner, plus one; 0 where nobody has asked.
+    pub(super) owner: AtomicU32,
     /// What is known of the ends where they are kept, and the anchor: see [`standing`].
     pub stands: Standing,
     /// Identity of the memory file.
@@ -268,6 +270,7 @@ impl PooledLane {
         self.memfd.set(None);
         self.holder.set(None);
         self.cookie.store(0, Relaxed);
+        self.owner.store(0, Relaxed);
         self.stands.clear();
         self.device.store(id.device, Relaxed);
         self.inode.store(id.inode, Relaxed);

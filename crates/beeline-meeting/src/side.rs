@@ -17,8 +17,10 @@ use crate::lock::shared::SharedLock;
 
 mod linger_cell;
 mod sharers;
+mod wide;
 
 pub use linger_cell::LingerCell;
+pub use wide::{store_name, store_rate};
 
 /// Options an app may set on one connection and read back.
 pub const OPTIONS: usize = 32;

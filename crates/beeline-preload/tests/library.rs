@@ -347,6 +347,9 @@ cases! { late:
     who_does_not_block_is_not_held_up_by_a_busy_server
     who_waits_for_room_is_told_of_it_when_the_server_reads
     a_handler_closes_what_goes_over_to_tcp
+    a_handler_that_waits_for_what_goes_over_to_tcp_comes_back
+    another_users_listener_is_told_nothing
+    names_and_rates_are_carried_over
     who_disconnects_keeps_the_bound_address;
 }
 

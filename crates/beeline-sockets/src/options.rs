@@ -19,7 +19,7 @@ use beeline_stats::Reason;
 
 use crate::app_memory::in_first_page;
 use crate::desc::{Desc, Kind};
-use crate::side::{OptionValue, SideState, store_option};
+use crate::side::{SideState, store_name, store_option, store_rate};
 use crate::{Errno, Outcome, follow, hidden, kernel, meet, process};
 pub use get::getsockopt;
 use table::{Class, OPTION, class};
@@ -136,7 +136,7 @@ unsafe fn record(fd: i32, desc: &'static Desc, level: i32, name: i32, value: *co
             let number = if class(level, name) == Class::Switch { i32::from(number != 0) } else { number };
             keep_or_block(desc, store_option(&draft.options, level, name, number));
         }
-        Class::Rate => keep_or_block(desc, store_rate(&draft.options, fd)),
+        Class::Rate => keep_or_block(desc, store_rate(&draft.options, rate_of(fd))),
         Class::Template | Class::SegmentSize | Class::V6Only | Class::Buffer | Class::BusyPoll => {
             if let Some(number) = number_of(fd, level, name) {
                 keep_or_block(desc, store_option(&draft.options, level, name, number));
@@ -265,7 +265,7 @@ fn adopt(desc: &'static Desc, template: i32, level: i32, name: i32, class: Class
         }
         // A connection's segments are what they are.
         Class::SegmentSize => {}
-        Class::Rate => return stored(store_rate(&side.options, template)),
+        Class::Rate => return stored(store_rate(&side.options, rate_of(template))),
         Class::Name => return stored(store_name(&side.options, level, name, &name_of(template, level, name))),
         _ => {
             if let Some(number) = number_of(template, level, name) {
@@ -332,40 +332,8 @@ fn name_of(fd: i32, level: i32, name: i32) -> [u8; 16] {
     kernel::getsockopt::<[u8; 16]>(fd, level, name).unwrap_or_default()
 }
 
-/// A string option takes four places, under names that no option has: the option's own plus `0x8000`,
-/// `0x9000`, `0xA000` and `0xB000`.
-fn name_part(name: i32, part: usize) -> i32 {
-    name | (0x8000 + 0x1000 * part as i32)
-}
-
-fn store_name(options: &[OptionValue], level: i32, name: i32, text: &[u8; 16]) -> bool {
-    let (words, _) = text.as_chunks::<4>();
-    words
-        .iter()
-        .enumerate()
-        .all(|(part, word)| store_option(options, level, name_part(name, part), i32::from_ne_bytes(*word)))
-}
-
-/// `SO_MAX_PACING_RATE` takes two places, likewise.
-fn store_rate(options: &[OptionValue], fd: i32) -> bool {
-    let rate = kernel::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE).unwrap_or(u64::MAX);
-    [rate as i32, (rate >> 32) as i32]
-        .iter()
-        .enumerate()
-        .all(|(part, word)| store_option(options, libc::SOL_SOCKET, name_part(libc::SO_MAX_PACING_RATE, part), *word))
-}
-
-fn stored_rate(side: &SideState) -> Option<u64> {
-    let part = |part| side.option(libc::SOL_SOCKET, name_part(libc::SO_MAX_PACING_RATE, part));
-    Some(u64::from(part(0)? as u32) | u64::from(part(1)? as u32) << 32)
-}
-
-fn stored_name(side: &SideState, level: i32, name: i32) -> Option<[u8; 16]> {
-    let mut text = [0; 16];
-    for (part, word) in text.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-        *word = side.option(level, name_part(name, part))?.to_ne_bytes();
-    }
-    Some(text)
+fn rate_of(fd: i32) -> u64 {
+    kernel::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -429,15 +397,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn string_options_survive_their_four_places() {
-        // SAFETY: all fields are atomics, for which zero is valid.
-        let side: Box<SideState> = Box::new(unsafe { core::mem::zeroed() });
-        let text = *b"abcdefghijklmnop";
-        assert!(store_name(&side.options, libc::IPPROTO_TCP, libc::TCP_CONGESTION, &text));
-        assert_eq!(stored_name(&side, libc::IPPROTO_TCP, libc::TCP_CONGESTION), Some(text));
-        assert_eq!(side.option(libc::IPPROTO_TCP, libc::TCP_CONGESTION), None);
     }
 }

@@ -15,6 +15,14 @@ use crate::{hidden, stats};
 /// Idle lanes of a client up to which one whose server has a seat is left to stand.
 const SEATED_MAX: u32 = 16;
 
+impl PooledLane {
+    /// The owner of the listener that the client has met, if that is known.
+    #[must_use]
+    pub fn owner(&self) -> Option<u32> {
+        self.owner.load(Relaxed).checked_sub(1)
+    }
+}
+
 /// A client's lane, ready to be offered, with the memfd to send.
 pub struct Offer {
     pub lane: &'static PooledLane,
@@ -30,6 +38,11 @@ impl Offer {
     pub fn begin_again(&mut self) {
         self.is_intact = false;
         self.lane.memory().reset();
+    }
+
+    /// The owner of the listener whose door is entered.
+    pub fn know_owner(&self, uid: u32) {
+        self.lane.owner.store(uid.wrapping_add(1), Relaxed);
     }
 
     /// Whether a server has had the lane before.
@@ -139,6 +152,7 @@ fn anew(lane: &'static PooledLane, cookie: u64) -> Option<Offer> {
     lane.stands.clear();
     lane.memory().reset();
     lane.cookie.store(cookie, Relaxed);
+    lane.owner.store(0, Relaxed);
     Some(Offer { lane, memfd, aside: false, is_intact: false })
 }
 

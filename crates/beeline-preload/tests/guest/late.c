@@ -3,6 +3,7 @@
 #include "guest.h"
 #include "place.h"
 #include <fcntl.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <time.h>
@@ -306,6 +307,119 @@ static void a_handler_closes_what_goes_over_to_tcp(void) {
     ended(&place);
 }
 
+/* Its door closes, and it takes nobody over TCP for longer than the library has patience. */
+static void leaves_its_door(int door, int line) {
+    int on = 1;
+    CHECK(setsockopt(door, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on) == 0);
+    await(line);
+    int fd = accept_from_tcp(door);
+    send(fd, "!?", 2, MSG_NOSIGNAL);
+    await(line);
+}
+
+static int heard, found;
+
+static void waits_for_an_answer(int number) {
+    (void)number;
+    char byte;
+    told++;
+    heard = recv(of_handler, &byte, 1, 0);
+    found = errno;
+}
+
+/* What the thread was about when the handler came goes on only when the handler has returned. */
+static void a_handler_that_waits_for_what_goes_over_to_tcp_comes_back(void) {
+    struct place place = opened(leaves_its_door);
+    CHECK(signal(SIGUSR1, waits_for_an_answer) != SIG_ERR);
+    pid_t program = getpid(), child = fork();
+    if (child == 0) {
+        sleep(1);
+        kill(program, SIGUSR1);
+        sleep(7);
+        go(place.line);
+        _exit(0);
+    }
+    static char bytes[1 << 20];
+    of_handler = visit_tightly(&place);
+    CHECK(fcntl(of_handler, F_SETFL, O_NONBLOCK) == 0);
+    while (write(of_handler, bytes, sizeof bytes) > 0) continue;
+    CHECK(errno == EAGAIN && fcntl(of_handler, F_SETFL, 0) == 0);
+    go(place.line);
+    ssize_t last = recv(of_handler, bytes, 1, 0);
+    CHECK(told == 1);
+    CHECK(heard == 1 ? bytes[0] == '?' && last == 1 : heard == -1 && found == ECONNRESET && last <= 0);
+    CHECK(status_of(child) == 0);
+    go(place.line);
+    CHECK(close(of_handler) == 0);
+    ended(&place);
+}
+
+/* ---- listeners of others ---- */
+
+static void is_killed(int door, int line) {
+    (void)door;
+    await(line);
+}
+
+/* Listens at an address once it is told to, as another user, and takes what it is told. */
+static pid_t another_user(int lines[2]) {
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, lines) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child != 0) return child;
+    struct sockaddr_in address;
+    char bytes[16];
+    CHECK(setgid(1) == 0 && setuid(1) == 0);
+    /* A socket is whose user made it. */
+    int door = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+    CHECK(recv(lines[1], &address, sizeof address, MSG_WAITALL) == sizeof address);
+    CHECK(setsockopt(door, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
+    CHECK(bind(door, (struct sockaddr *)&address, sizeof address) == 0 && listen(door, 16) == 0);
+    go(lines[1]);
+    struct pollfd wait = {door, POLLIN, 0};
+    long fd = raw(SYS_poll, (long)&wait, 1, 1000, 0, 0) == 1 ? raw(SYS_accept4, door, 0, 0, 0, 0) : -1;
+    /* One that was reset before it was accepted says so. */
+    CHECK(fd < 0 || raw(SYS_read, fd, (long)bytes, sizeof bytes, 0, 0) <= 0);
+    _exit(0);
+}
+
+static void another_users_listener_is_told_nothing(void) {
+    if (geteuid() != 0) return;
+    int lines[2];
+    char byte;
+    pid_t other = another_user(lines);
+    struct place place = opened(is_killed);
+    int fd = visit(&place, 0);
+    CHECK(write(fd, "for the first", 13) == 13);
+    CHECK(kill(place.pid, SIGKILL) == 0 && status_of(place.pid) == 1000 + SIGKILL);
+    CHECK(write(lines[0], &place.address, sizeof place.address) == sizeof place.address);
+    await(lines[0]);
+    CHECK(recv(fd, &byte, 1, 0) == -1 && errno == ECONNRESET);
+    CHECK(close(fd) == 0 && status_of(other) == 0);
+}
+
+/* ---- options ---- */
+
+static void names_and_rates_are_carried_over(void) {
+    struct place place = opened(answers_late);
+    int fd = visit(&place, 0);
+    unsigned long rate = 5ul << 32 | 12345, rate_now = 0;
+    char name[16] = "";
+    socklen_t length = sizeof name, rate_length = sizeof rate_now;
+    CHECK(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4) == 0);
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate) == 0);
+    CHECK(write(fd, "there", 5) == 5);
+    go(place.line);
+    hears(fd, "and back");
+    CHECK(!is_lane(fd));
+    CHECK(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length) == 0 && strcmp(name, "reno") == 0);
+    CHECK(getsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate_now, &rate_length) == 0 && rate_now == rate);
+    go(place.line);
+    hears(fd, "and on");
+    CHECK(close(fd) == 0);
+    ended(&place);
+}
+
 /* ---- sockets that are disconnected ---- */
 
 static void rests(int door, int line) {
@@ -345,6 +459,9 @@ static const struct guest_case CASES[] = {
     CASE(who_does_not_block_is_not_held_up_by_a_busy_server),
     CASE(who_waits_for_room_is_told_of_it_when_the_server_reads),
     CASE(a_handler_closes_what_goes_over_to_tcp),
+    CASE(a_handler_that_waits_for_what_goes_over_to_tcp_comes_back),
+    CASE(another_users_listener_is_told_nothing),
+    CASE(names_and_rates_are_carried_over),
     CASE(who_disconnects_keeps_the_bound_address),
 };
 

@@ -270,6 +270,7 @@ fn attempt(
         let trusted = greeting::enter_door(&anchor, &name, route.destination, target);
         match trusted {
             Ok(peer) => {
+                offer.know_owner(target.uid);
                 standing::offer(&offer, &route, &name, held.is_none().then_some(peer));
                 greeting::say_hello(anchor.get(), offer, held).map(|lane| (lane, peer))
             }

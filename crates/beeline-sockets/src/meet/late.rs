@@ -8,7 +8,8 @@
 //!
 //! 1. An end that other processes hold, too, does not change: they could not be told. It is reset if its door has died.
 //! 2. One thread at a time does this for a connection ([`Desc::leaving`]). A close waits for it, and so does whoever is
-//!    about to give the end to another process. A handler of the app that has interrupted that thread does not.
+//!    about to give the end to another process. A handler of the app that has interrupted that thread does not: what it
+//!    does itself on the connection goes on as far as it can, and fails when the time for this is over.
 //! 3. The hello is withdrawn before anything else. A server that has taken it after all keeps the client, and one that
 //!    comes later finds no client: never does it get two for one, as it would if TCP came first. It is withdrawn in a
 //!    section in which nobody forks, and only from then on the connection may be lost.
@@ -24,6 +25,8 @@
 //! 8. The TCP connection comes from the same address and port, if those are to be had.
 //! 9. Where both ends were to meet across network namespaces ([`super::agent`]) it is the one below the lane, which the
 //!    kernel has made before.
+//! 10. Who listens there by now may be somebody else. Over TCP the connection would have ended with its listener; one
+//!     of another user's is told nothing of it.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -32,6 +35,7 @@ use beeline_meeting::agent::farewell;
 use beeline_shm::sys;
 use beeline_stats::{Counter, Reason, Role};
 
+mod carried;
 mod numbers;
 
 use super::{lookup, offers, pool};
@@ -39,9 +43,11 @@ use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 use crate::linux::{TCP_CLOSE, TCP_SYN_SENT};
 use crate::operations::Fallback;
-use crate::side::{BEING_STORED, SideState, option_of, state};
+use crate::side::state;
 use crate::wait;
 use crate::{Errno, Outcome, changing, epoll, guards, io, slots, stats, table, thread, watchers};
+pub(crate) use carried::carry_options;
+use carried::set_linger;
 use kernel::tcp_state;
 
 /// How long the kernel may take to connect or to take the bytes. On one host it takes microseconds; a full
@@ -106,6 +112,12 @@ fn is_interrupted(desc: &Desc) -> bool {
     thread::with(|thread| thread.takes_over.load(Relaxed)) == core::ptr::from_ref(desc).addr()
 }
 
+/// Whether it has had the time that this may take: it does not go on before the handler ends, which may wait for it.
+fn is_stuck(desc: &Desc) -> bool {
+    let since_ns = thread::with(|thread| thread.takes_over_ns.load(Relaxed));
+    is_interrupted(desc) && kernel::now_ns().saturating_sub(since_ns) > OTHERS_NS
+}
+
 /// Whether a thread takes a connection over to TCP.
 pub(super) fn is_any_leaving() -> bool {
     let mut any = false;
@@ -125,7 +137,11 @@ fn may_begin_again(desc: &'static Desc) -> bool {
 
 /// Rule 2. `None` if another thread is at it, or this one, below a handler.
 fn taking_over<R>(desc: &'static Desc, body: impl FnOnce() -> R) -> Option<R> {
+    if desc.leaving.load(Acquire) && is_interrupted(desc) {
+        return None;
+    }
     let takes_over = |address| thread::with(|thread| thread.takes_over.swap(address, Relaxed));
+    thread::with(|thread| thread.takes_over_ns.store(kernel::now_ns(), Relaxed));
     let before = takes_over(core::ptr::from_ref(desc).addr());
     if desc.leaving.swap(true, AcqRel) {
         takes_over(before);
@@ -145,7 +161,7 @@ fn begin_again(fd: i32, desc: &'static Desc, reason: Reason) -> Fallback {
     let met = desc.is_lane() && desc.side().is(state::MET);
     let Some(fallback) = taking_over(desc, || begin_alone(fd, desc, reason)) else {
         kernel::sleep_ms();
-        return Fallback::Kept;
+        return if is_stuck(desc) { Fallback::Lost } else { Fallback::Kept };
     };
     if fallback == Fallback::OverTcp {
         stats::count(Counter::LateFallbacks, 1);
@@ -248,6 +264,7 @@ fn connected(desc: &'static Desc, deadline: u64) -> Result<Tcp, Errno> {
         Err(Errno(libc::EINPROGRESS)) => Err(Errno(libc::ETIMEDOUT)),
         result => result,
     };
+    let result = result.and_then(|done| if is_anothers(desc) { Err(Errno(libc::ECONNRESET)) } else { Ok(done) });
     if result.is_ok() && !side.is(state::CONNECTING) {
         // Only now the kernel takes it for a connection that has been reported to the app.
         let _ = kernel::connect(tcp, &SockAddr::internet(side.remote.get(), family));
@@ -258,6 +275,13 @@ fn connected(desc: &'static Desc, deadline: u64) -> Result<Tcp, Errno> {
         return Err(errno);
     }
     Ok(socket)
+}
+
+/// Rule 10. Where nobody can be asked, or the client did not know the first one either, it is believed to be the same.
+fn is_anothers(desc: &Desc) -> bool {
+    let (side, lane) = (desc.side(), desc.pooled());
+    lane.and_then(|lane| lane.owner().map(|owner| (lane.cookie.load(Relaxed), owner)))
+        .is_some_and(|(cookie, owner)| lookup::has_changed_hands(side.remote.get(), side.local.get(), cookie, owner))
 }
 
 /// A TCP socket with the connection's own address.
@@ -456,36 +480,4 @@ fn hand_over_by(writer: &Writer<'_, LaneMemory>, tcp: i32, sent: &mut u32, bytes
             Err(_) => return Handed::Nothing,
         }
     }
-}
-
-/// Sets on the TCP socket what the app had set on the lane. Options that the kernel refuses now it would have
-/// refused then.
-pub(crate) fn carry_options(side: &SideState, tcp: i32) {
-    for option in &side.options {
-        let key = option.key.load(Acquire);
-        if key != 0 && key & BEING_STORED == 0 {
-            let (level, name) = option_of(key);
-            let value = option.value.load(Relaxed);
-            // The kernel says twice what it was told.
-            let is_buffer = level == libc::SOL_SOCKET && matches!(name, libc::SO_SNDBUF | libc::SO_RCVBUF);
-            let _ = kernel::setsockopt(tcp, level, name, &if is_buffer { value >> 1 } else { value });
-        }
-    }
-    for (name, timeout) in [(libc::SO_RCVTIMEO, &side.rcv_timeout_ns), (libc::SO_SNDTIMEO, &side.snd_timeout_ns)] {
-        let timeout_us = (timeout.load(Relaxed) / 1000) as i64;
-        if timeout_us != 0 {
-            let value = libc::timeval { tv_sec: timeout_us / 1_000_000, tv_usec: timeout_us % 1_000_000 };
-            let _ = kernel::setsockopt(tcp, libc::SOL_SOCKET, name, &value);
-        }
-    }
-    let lowat = side.rcv_lowat();
-    if lowat > 1 {
-        let _ = kernel::setsockopt(tcp, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &(lowat as i32));
-    }
-    set_linger(tcp, side.linger.get());
-}
-
-fn set_linger(tcp: i32, seconds: Option<u32>) {
-    let value = libc::linger { l_onoff: i32::from(seconds.is_some()), l_linger: seconds.unwrap_or(0) as i32 };
-    let _ = kernel::setsockopt(tcp, libc::SOL_SOCKET, libc::SO_LINGER, &value);
 }

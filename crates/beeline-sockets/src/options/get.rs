@@ -6,7 +6,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::table::{Class, Fact, class};
-use super::{loopback, stored_name, stored_rate, with_template};
+use super::{loopback, with_template};
 use beeline_lane::End;
 
 use crate::app_memory::in_first_page;
@@ -62,7 +62,7 @@ pub unsafe fn getsockopt(fd: i32, level: i32, name: i32, value: *mut u8, length:
             return unsafe { target.give(&info) };
         }
         // SAFETY: forwarded.
-        Class::Rate => return unsafe { target.give_rate(stored_rate(side).unwrap_or(u64::MAX)) },
+        Class::Rate => return unsafe { target.give_rate(side.pacing_rate().unwrap_or(u64::MAX)) },
         Class::SegmentSize => loopback::segment(desc, side, side.option(level, name)),
         Class::ReceiveTimeout => {
             // SAFETY: forwarded.
@@ -79,7 +79,7 @@ pub unsafe fn getsockopt(fd: i32, level: i32, name: i32, value: *mut u8, length:
             return unsafe { target.give(&linger) };
         }
         Class::ReceiveLowWater => side.rcv_lowat().max(1) as i32,
-        Class::Name => match stored_name(side, level, name) {
+        Class::Name => match side.name_option(level, name) {
             // SAFETY: forwarded.
             Some(text) => return unsafe { target.give(&text) },
             // SAFETY: forwarded.
