@@ -162,6 +162,7 @@ cases! { handlers:
     handlers_run_with_what_was_sent
     a_handler_may_jump_out_of_a_call
     a_handler_that_jumps_leaves_a_message_as_it_was
+    a_splice_leaves_nothing_behind_when_jumped_out_of
     a_cancelled_thread_leaves_a_message_as_it_was
     storm;
 }

@@ -2,10 +2,12 @@
 #define _GNU_SOURCE
 #include "guest.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 
 static volatile sig_atomic_t count;
@@ -192,6 +194,43 @@ static void a_storm_of_signals_loses_nothing(void) {
     CHECK(count == SIGNALS);
 }
 
+/* How many numbers are in use, whoever's they are. */
+static int all_numbers(void) {
+    struct rlimit limit;
+    int count = 0;
+    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    for (int fd = 0; fd < (int)limit.rlim_cur; fd++) count += raw(SYS_fcntl, fd, F_GETFD, 0, 0, 0) >= 0;
+    return count;
+}
+
+/* Splices into a connection whose room is soon used up, out of a pipe that splice(2) has used before. */
+static void a_splice_leaves_nothing_behind_when_jumped_out_of(void) {
+    static char bytes[65536];
+    int ends[2], tube[2], other[2];
+    volatile int before = 0;
+    struct rlimit limit = {1024, 1024};
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0 && signal(SIGALRM, jump) != SIG_ERR);
+    pair(ends);
+    CHECK(pipe(tube) == 0 && pipe(other) == 0);
+    CHECK(write(tube[1], bytes, 1) == 1 && splice(tube[0], NULL, other[1], NULL, 1, 0) == 1);
+    CHECK(fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0);
+    while (write(ends[0], bytes, sizeof bytes) > 0) continue;
+    CHECK(errno == EAGAIN && fcntl(ends[0], F_SETFL, 0) == 0);
+    for (volatile int round = 0; round < 10; round++) {
+        CHECK(fcntl(tube[1], F_SETFL, O_NONBLOCK) == 0);
+        while (write(tube[1], bytes, 4096) > 0) continue;
+        CHECK(recv(ends[1], bytes, 100, MSG_WAITALL) == 100);
+        if (round == 2) before = all_numbers();
+        if (sigsetjmp(out, 1) == 0) {
+            struct itimerval soon = {{0, 0}, {0, 50000}};
+            CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+            while (splice(tube[0], NULL, ends[0], NULL, 65536, 0) > 0) continue;
+            CHECK(!"it came back");
+        }
+    }
+    CHECK(all_numbers() == before);
+}
+
 static void storm(void) {
     struct sigaction action = {0};
     action.sa_sigaction = note_info;
@@ -208,6 +247,7 @@ static const struct guest_case CASES[] = {
     CASE(handlers_run_with_what_was_sent),
     CASE(a_handler_may_jump_out_of_a_call),
     CASE(a_handler_that_jumps_leaves_a_message_as_it_was),
+    CASE(a_splice_leaves_nothing_behind_when_jumped_out_of),
     CASE(a_cancelled_thread_leaves_a_message_as_it_was),
     CASE(storm),
 };

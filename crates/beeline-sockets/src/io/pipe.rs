@@ -5,36 +5,49 @@
 //!    day.
 //! 2. Then bytes take the way through a pipe of our own, between which and the app's splice(2) moves them, without
 //!    waiting and without a copy. What the app's pipe does not take comes back out of ours. Our pipe lives for the
-//!    call, so that nothing is ever left in it, nor shared with a child.
+//!    call, so that nothing is ever left in it, nor shared with a child. It is closed, too, when a handler jumps out of
+//!    the call, or the thread is cancelled in it.
+
+use core::cell::Cell;
 
 use beeline_shm::sys::{SysResult, call};
 
-use crate::{Errno, hidden};
+use crate::{Errno, cancel, hidden};
 
 /// See the module.
 pub(super) struct Pipe {
-    fd: i32,
-    aside: Option<Aside>,
+    pub(super) fd: i32,
+    aside: Cell<Option<Aside>>,
 }
 
 impl Pipe {
-    pub(super) fn new(fd: i32) -> Self {
-        Self { fd, aside: None }
+    /// Runs a call with the app's pipe.
+    pub(super) fn with<R>(fd: i32, body: impl FnOnce(&Self) -> R) -> R {
+        let pipe = Self { fd, aside: Cell::new(None) };
+        let result = cancel::undoing(&pipe, Self::end, || body(&pipe));
+        pipe.end();
+        result
+    }
+
+    fn end(&self) {
+        if let Some(aside) = self.aside.take() {
+            hidden::close_hidden(aside.reading);
+            hidden::close_hidden(aside.writing);
+        }
     }
 
     /// Writes `bytes`, as far as there is room. What the buffer holds afterwards is as before.
-    pub(super) fn put(&mut self, bytes: &mut [u8]) -> Result<usize, Errno> {
-        if self.aside.is_none() {
+    pub(super) fn put(&self, bytes: &mut [u8]) -> Result<usize, Errno> {
+        if self.aside.get().is_none() {
             match move_now(libc::SYS_pwritev2, self.fd, bytes) {
                 Err(Errno(libc::EOPNOTSUPP)) => {}
                 result => return result,
             }
         }
-        let fd = self.fd;
         let aside = self.aside()?;
         // Ours is empty here, so it takes some.
         let passing = aside.write(bytes)?;
-        let result = splice_now(aside.reading, fd, passing);
+        let result = splice_now(aside.reading, self.fd, passing);
         let mut left = *result.as_ref().unwrap_or(&0);
         while left < passing {
             match aside.read(&mut bytes[left..passing]) {
@@ -46,16 +59,15 @@ impl Pipe {
     }
 
     /// Reads what there is, up to the size of `buffer`.
-    pub(super) fn take(&mut self, buffer: &mut [u8]) -> Result<usize, Errno> {
-        if self.aside.is_none() {
+    pub(super) fn take(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
+        if self.aside.get().is_none() {
             match move_now(libc::SYS_preadv2, self.fd, buffer) {
                 Err(Errno(libc::EOPNOTSUPP)) => {}
                 result => return result,
             }
         }
-        let fd = self.fd;
         let aside = self.aside()?;
-        let passing = splice_now(fd, aside.writing, buffer.len())?;
+        let passing = splice_now(self.fd, aside.writing, buffer.len())?;
         let mut taken = 0;
         while taken < passing {
             match aside.read(&mut buffer[taken..passing])? {
@@ -66,15 +78,18 @@ impl Pipe {
         Ok(taken)
     }
 
-    fn aside(&mut self) -> Result<&Aside, Errno> {
-        Ok(match &mut self.aside {
-            Some(aside) => aside,
-            none => none.insert(Aside::make()?),
-        })
+    fn aside(&self) -> Result<Aside, Errno> {
+        if let Some(aside) = self.aside.get() {
+            return Ok(aside);
+        }
+        let aside = Aside::make()?;
+        self.aside.set(Some(aside));
+        Ok(aside)
     }
 }
 
 /// A pipe of ours, for one call.
+#[derive(Clone, Copy)]
 struct Aside {
     reading: i32,
     writing: i32,
@@ -101,13 +116,6 @@ impl Aside {
         let args = [self.reading as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
         // SAFETY: the buffer is live.
         unsafe { call(libc::SYS_read, args) }
-    }
-}
-
-impl Drop for Aside {
-    fn drop(&mut self) {
-        hidden::close_hidden(self.reading);
-        hidden::close_hidden(self.writing);
     }
 }
 

@@ -251,11 +251,10 @@ pub unsafe fn splice(
     let nonblocking = flags & libc::SPLICE_F_NONBLOCK != 0 || pipe_flags & libc::O_NONBLOCK != 0;
     let count = count.min(TRANSFER_MAX);
     let moved = with_part(|part| {
-        if out_of_lane {
-            into_pipe(from, to, count, nonblocking, part)
-        } else {
-            out_of_pipe(from, to, count, nonblocking, part)
-        }
+        Pipe::with(pipe, |end| match out_of_lane {
+            true => into_pipe(from, end, count, nonblocking, part),
+            false => out_of_pipe(end, to, count, nonblocking, part),
+        })
     });
     match moved {
         Ok(moved) => Outcome::Done(moved as isize),
@@ -324,14 +323,13 @@ fn unread_pipe() -> Outcome {
 }
 
 /// From a lane into a pipe: `tcp_splice_read` (Linux net/ipv4/tcp.c) after `wait_for_space` (fs/splice.c).
-fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool, buffer: &mut [u8]) -> Result<usize, Outcome> {
+fn into_pipe(given: i32, end: &Pipe, count: usize, nonblocking: bool, buffer: &mut [u8]) -> Result<usize, Outcome> {
     let desc = table::get(given).ok_or(Outcome::Kernel)?;
     let Some(pin) = guards::pin(given, desc) else { return Err(left(given, desc, 0)) };
     let mut patience: Option<Patience> = None;
-    let mut end = Pipe::new(pipe);
     let mut moved = 0;
     loop {
-        let wait = || wait_for_pipe(pipe, libc::POLLOUT, nonblocking);
+        let wait = || wait_for_pipe(end.fd, libc::POLLOUT, nonblocking);
         if moved == 0 && pin.while_waiting(wait)? & libc::POLLERR != 0 {
             return Err(unread_pipe());
         }
@@ -406,14 +404,13 @@ fn into_pipe(given: i32, pipe: i32, count: usize, nonblocking: bool, buffer: &mu
 }
 
 /// From a pipe into a lane: `splice_to_socket` (Linux fs/splice.c).
-fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool, buffer: &mut [u8]) -> Result<usize, Outcome> {
+fn out_of_pipe(end: &Pipe, given: i32, count: usize, nonblocking: bool, buffer: &mut [u8]) -> Result<usize, Outcome> {
     let desc = table::get(given).ok_or(Outcome::Kernel)?;
     let Some(pin) = guards::pin(given, desc) else { return Err(left(given, desc, 0)) };
     let mut patience: Option<Patience> = None;
-    let mut end = Pipe::new(pipe);
     let mut moved = 0;
     while moved < count {
-        match pin.while_waiting(|| wait_for_pipe(pipe, libc::POLLIN, nonblocking || moved != 0)) {
+        match pin.while_waiting(|| wait_for_pipe(end.fd, libc::POLLIN, nonblocking || moved != 0)) {
             Err(_) if moved != 0 => return Ok(moved),
             Err(outcome) => return Err(outcome),
             Ok(revents) if revents & libc::POLLIN == 0 => return Ok(moved),
@@ -429,7 +426,7 @@ fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool, buffer: &
         if broken || dead::peer_reads_no_more(&guard) {
             // Nothing is taken out of the pipe for an error; a peer that reads no more takes one part.
             drop(guard);
-            let part = match if broken { Ok(0) } else { take(&mut end, buffer, count - moved) } {
+            let part = match if broken { Ok(0) } else { take(end, buffer, count - moved) } {
                 Err(_) if moved != 0 => return Ok(moved),
                 Err(Outcome::Fail(Errno(libc::EAGAIN))) if !nonblocking => continue,
                 taken => taken?,
@@ -452,7 +449,7 @@ fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool, buffer: &
             }
         };
         if free != 0 {
-            let part = match take(&mut end, buffer, free.min(count - moved)) {
+            let part = match take(end, buffer, free.min(count - moved)) {
                 Err(_) if moved != 0 => return Ok(moved),
                 // Somebody else emptied the pipe; it is waited for again.
                 Err(Outcome::Fail(Errno(libc::EAGAIN))) if !nonblocking => continue,
@@ -488,7 +485,7 @@ fn out_of_pipe(pipe: i32, given: i32, count: usize, nonblocking: bool, buffer: &
 }
 
 /// Takes what the pipe holds, up to `most` bytes.
-fn take(pipe: &mut Pipe, buffer: &mut [u8], most: usize) -> Result<usize, Outcome> {
+fn take(pipe: &Pipe, buffer: &mut [u8], most: usize) -> Result<usize, Outcome> {
     let part = buffer.len().min(most);
     pipe.take(&mut buffer[..part]).map_err(Outcome::Fail)
 }
