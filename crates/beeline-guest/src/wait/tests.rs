@@ -21,7 +21,7 @@ impl Account {
 
     /// Waits that pass without a spin before one is tried.
     fn waits_before_a_probe(&self) -> u32 {
-        (0..).find(|_| self.budget().grant() != 0).unwrap_or(u32::MAX)
+        (0..).find(|_| self.budget().take_grant() != 0).unwrap_or(u32::MAX)
     }
 }
 
@@ -145,7 +145,7 @@ fn nobody_probes_for_news_that_a_probe_could_not_win() {
     for _ in 0..8 {
         sleep_of(&account, 5_000_000, true);
     }
-    assert!((0..10_000).all(|_| account.budget().grant() == 0));
+    assert!((0..10_000).all(|_| account.budget().take_grant() == 0));
     for _ in 0..16 {
         short_sleep_of(&account);
     }
