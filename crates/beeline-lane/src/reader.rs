@@ -40,6 +40,8 @@ pub(crate) struct Look {
     pub bound: u32,
     /// Position of the first.
     pub position: u32,
+    /// The peer's tail.
+    pub tail: u32,
 }
 
 impl<'a, S: Storage + Copy> Reader<'a, S> {
@@ -62,7 +64,7 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
         let (echo, urgent) = self.storage.echo(self.end.peer());
         self.tx.echo_seen.store(echo, Release);
         let bound = if urgent { self.bound(head, unread) } else { unread };
-        Ok(Look { unread, bound, position: head.wrapping_sub(base) })
+        Ok(Look { unread, bound, position: head.wrapping_sub(base), tail })
     }
 
     /// Unread bytes.
@@ -81,7 +83,7 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
     /// # Errors
     /// [`Fault::CursorBeyondRing`].
     pub fn readable(&self) -> Result<Option<(u32, u32)>, Fault> {
-        let Look { unread, bound, position } = self.look()?;
+        let Look { unread, bound, position, .. } = self.look()?;
         Ok((bound != 0 || unread == 0).then_some((bound, position)))
     }
 
@@ -99,7 +101,7 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
     pub fn read(&self, mut sink: Sink<'_>, bells: &impl Bells) -> Result<usize, Fault> {
         let room = sink.len();
         loop {
-            let Look { unread, bound, position } = self.look()?;
+            let Look { unread, bound, position, .. } = self.look()?;
             let part = sink.split_front(CHUNK_BYTES.min(bound as usize));
             let length = part.len() as u32;
             if length == 0 {
@@ -253,7 +255,7 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
         let unread = if look.bound == 0 && look.unread != 0 { self.beyond_mark(&look).1 } else { look.unread };
         let news = match since {
             Since::Read => unread != 0,
-            Since::Tail(tail) => self.tail() != tail,
+            Since::Tail(tail) => look.tail != tail,
         };
         Ok((news, unread))
     }
@@ -266,8 +268,8 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
         self.arm_for(since, 0, bells)
     }
 
-    /// As [`Reader::arm`], for the sleep of this number, which a bell on any lane that names it ends: see rule 8. 0 is
-    /// none.
+    /// As [`Reader::arm`], for the sleep of this number, which a bell on any lane that names it ends: rule 8 of *Waking
+    /// a reader* ([`crate`]). 0 is none.
     ///
     /// # Errors
     /// As there.

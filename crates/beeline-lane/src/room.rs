@@ -1,6 +1,6 @@
 //! Waiting for room: the rules of waking a writer, and of turns ([`crate`]).
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_shm::WAKE_ARMED;
 
@@ -14,13 +14,13 @@ pub(crate) const PLUG_BELLS: u32 = 4;
 
 impl<S: Storage + Copy> Writer<'_, S> {
     /// Asks to be told when the reader has had its turn. False if it has had it already, and nothing is to be waited
-    /// for.
+    /// for. The tx lock is held, so that the tail is that of the last write.
     #[must_use]
     pub fn ask_for_turn(&self, turn: u32) -> bool {
         self.storage.set_awaits_turn(self.end, true);
         // Pairs with the fence in `Reader::arm`: either the reader sees the word, or we see that it has read.
         self.storage.full_fence();
-        let waits = self.state.tail.load(Acquire).wrapping_sub(self.storage.head(self.end.peer())) > turn / 2;
+        let waits = self.state.tail.load(Relaxed).wrapping_sub(self.storage.head(self.end.peer())) > turn / 2;
         if !waits {
             self.storage.set_awaits_turn(self.end, false);
         }
@@ -45,12 +45,13 @@ impl<S: Storage + Copy> Writer<'_, S> {
     /// others may write meanwhile, and the peer may have read what they have published and not yet noted.
     fn may_write(&self) -> bool {
         let head = self.storage.head(self.end.peer());
-        let used = self.state.tail.load(Acquire).wrapping_sub(head);
+        // It may lag behind the peer's head, which the comparison with the whole ring allows for.
+        let used = self.state.tail.load(Relaxed).wrapping_sub(head);
         enough_room(self.in_use(), used) || used > self.storage.ring_bytes()
     }
 
     /// Prepares to sleep until there is room, or for a moment if the peer reads no more and the kernel says that there
-    /// is some (rule 6). The tx lock need not be held, if nobody else arms meanwhile.
+    /// is some (rule 6 of *Waking a writer*, [`crate`]). The tx lock need not be held, if nobody else arms meanwhile.
     ///
     /// # Errors
     /// A [`Fault`] of the peer.

@@ -74,21 +74,8 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
     #[inline]
     pub fn write(&self, mut source: Source<'_>, bells: &impl Bells) -> Result<usize, Fault> {
         let total = source.len();
-        let mut at = Cursor { tail: self.state.tail.load(Relaxed), base: self.state.base.load(Relaxed) };
-        let bytes = self.state.bytes.load(Relaxed);
-        let echoed = self.is_echoed(at.tail, bytes);
-        self.begin(at.tail, echoed);
-        while !source.is_empty() {
-            let is_empty = echoed && source.len() == total;
-            if self.put(&mut source, &mut at, is_empty)? == 0 {
-                break;
-            }
-            if !self.beside {
-                self.wake_reader(bells)?;
-            }
-        }
+        self.fill(&mut source, || if self.beside { Ok(()) } else { self.wake_reader(bells) })?;
         let taken = total.wrapping_sub(source.len());
-        self.state.bytes.store(bytes.wrapping_add(taken as u64), Relaxed);
         if self.beside && taken != 0 {
             self.wake_reader(bells)?;
         }
@@ -106,8 +93,8 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
         let bytes = self.state.bytes.load(Relaxed);
         let mut base = self.state.base.load(Relaxed);
         let length = source.len();
-        let echoed = self.is_echoed(tail, bytes);
-        match self.prepare(tail, &mut base, length, echoed) {
+        let known_empty = self.is_known_empty(tail, bytes);
+        match self.prepare(tail, &mut base, length, known_empty) {
             Ok(free) if free as usize >= length && length != 0 => {}
             _ => return false,
         }
@@ -116,7 +103,7 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
             if wake & WAKE_ARMED != 0 {
                 return false;
             }
-            stamp_if_empty(self.storage, self.end, self.state, tail, echoed);
+            stamp_if_empty(self.storage, self.end, self.state, tail, known_empty);
         }
         let next = tail.wrapping_add(length as u32);
         self.reach(next.wrapping_sub(base));
@@ -136,18 +123,26 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
     /// # Errors
     /// A [`Fault`] of the peer. What was taken off `source` stays published.
     pub fn write_quietly(&self, source: &mut Source<'_>) -> Result<(), Fault> {
+        self.fill(source, || Ok(()))
+    }
+
+    /// Writes as much of `source` as there is room for, part by part, and takes it off. Each part is published, noted,
+    /// and followed by `after_each`, whose fault ends it.
+    #[inline(always)]
+    fn fill(&self, source: &mut Source<'_>, mut after_each: impl FnMut() -> Result<(), Fault>) -> Result<(), Fault> {
         let mut at = Cursor { tail: self.state.tail.load(Relaxed), base: self.state.base.load(Relaxed) };
         let mut bytes = self.state.bytes.load(Relaxed);
-        let (total, echoed) = (source.len(), self.is_echoed(at.tail, bytes));
-        self.begin(at.tail, echoed);
+        let mut known_empty = self.is_known_empty(at.tail, bytes);
+        self.begin(at.tail, known_empty);
         while !source.is_empty() {
-            let is_empty = echoed && source.len() == total;
-            let count = self.put(source, &mut at, is_empty)?;
+            let count = self.put(source, &mut at, known_empty)?;
             if count == 0 {
                 break;
             }
             bytes = bytes.wrapping_add(u64::from(count));
             self.state.bytes.store(bytes, Relaxed);
+            known_empty = false;
+            after_each()?;
         }
         Ok(())
     }
@@ -155,8 +150,8 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
     /// Writes the next part of `source` at the cursor, publishes it and moves the cursor on. Returns the bytes taken; 0
     /// means full.
     #[inline(always)]
-    fn put(&self, source: &mut Source<'_>, at: &mut Cursor, is_empty: bool) -> Result<u32, Fault> {
-        let free = self.prepare(at.tail, &mut at.base, source.len(), is_empty)?.saturating_sub(self.held_back);
+    fn put(&self, source: &mut Source<'_>, at: &mut Cursor, known_empty: bool) -> Result<u32, Fault> {
+        let free = self.prepare(at.tail, &mut at.base, source.len(), known_empty)?.saturating_sub(self.held_back);
         if free == 0 {
             return Ok(0);
         }
@@ -187,7 +182,7 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
     /// The counts are 48 bits long because a reply may lie unread for long: no stale one comes by again within 2^48
     /// bytes. The tail is compared, too, as a holder that died may have left `bytes` behind it.
     #[inline(always)]
-    fn is_echoed(&self, tail: u32, bytes: u64) -> bool {
+    fn is_known_empty(&self, tail: u32, bytes: u64) -> bool {
         self.state.echo_seen.load(Acquire) == bytes & COUNT_MASK && bytes as u32 == tail
     }
 
@@ -199,10 +194,10 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
 
     /// What goes before the first cursor of a write.
     #[inline(always)]
-    fn begin(&self, tail: u32, is_empty: bool) {
+    fn begin(&self, tail: u32, known_empty: bool) {
         self.echo();
         if self.storage.wake(self.end.peer(), Wake::Read) & (WAKE_ARMED | WAKE_ORDER) != 0 {
-            stamp_if_empty(self.storage, self.end, self.state, tail, is_empty);
+            stamp_if_empty(self.storage, self.end, self.state, tail, known_empty);
         }
     }
 
@@ -223,14 +218,14 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
     }
 
     /// Free bytes of the ring and the position of the first, for a holder that lets the kernel store bytes there. They
-    /// are then announced with [`Writer::publish`]; nothing has happened before that.
+    /// are then announced with [`Writer::publish`]. Nothing that the peer can see has happened before that.
     ///
-    /// Whenever the ring is empty they go to its beginning, however many they are: what the kernel copies from has
-    /// mostly left the caches, and what it copies to had better not.
+    /// A ring that is empty is rewound, so that they go to its beginning, however many they are: what the kernel copies
+    /// from has mostly left the caches, and what it copies to had better not.
     ///
     /// # Errors
     /// [`Fault::HeadBeyondTail`].
-    pub fn room(&self) -> Result<(u32, u32), Fault> {
+    pub fn rewound_room(&self) -> Result<(u32, u32), Fault> {
         let tail = self.state.tail.load(Relaxed);
         let used = self.used(tail)?;
         if used == 0 {
@@ -240,8 +235,8 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
         Ok((self.storage.ring_bytes().saturating_sub(used), position))
     }
 
-    /// As [`Writer::room`], but the bytes go where the last ones ended, even if the ring is empty: for a holder that
-    /// has told somebody else where in the ring which byte will stand.
+    /// As [`Writer::rewound_room`], but the bytes go where the last ones ended, even if the ring is empty: for a holder
+    /// that has told somebody else where in the ring which byte will stand.
     ///
     /// # Errors
     /// [`Fault::HeadBeyondTail`].
@@ -251,8 +246,8 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
         Ok((self.storage.ring_bytes().saturating_sub(used), tail.wrapping_sub(self.state.base.load(Relaxed))))
     }
 
-    /// Announces `count` bytes stored where [`Writer::room`] said, at most as many as it said, and wakes a sleeping
-    /// reader.
+    /// Announces `count` bytes stored where [`Writer::rewound_room`] said, at most as many as it said, and wakes a
+    /// sleeping reader.
     ///
     /// # Errors
     /// A [`Fault`] of the peer. The bytes are published all the same.
@@ -269,10 +264,10 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
     /// Chooses where the next bytes go, rewinding when the ring is known to be empty. Returns the free
     /// bytes of the ring.
     #[inline(always)]
-    pub(crate) fn prepare(&self, tail: u32, base: &mut u32, wanted: usize, empty: bool) -> Result<u32, Fault> {
+    pub(crate) fn prepare(&self, tail: u32, base: &mut u32, wanted: usize, known_empty: bool) -> Result<u32, Fault> {
         let ring = self.storage.ring_bytes();
         let mut used = 0;
-        if empty {
+        if known_empty {
             self.state.head_seen.store(tail, Relaxed);
         } else {
             used = tail.wrapping_sub(self.state.head_seen.load(Relaxed));
@@ -282,7 +277,7 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
                 used = self.used(tail)?;
             }
         }
-        if empty || used == 0 && (wanted < STREAM_BYTES || self.beside) {
+        if known_empty || used == 0 && (wanted < STREAM_BYTES || self.beside) {
             // Small messages begin in the front's own cache line, larger ones on the next.
             let position = if wanted <= INLINE_BYTES as usize { 0 } else { INLINE_BYTES };
             *base = tail.wrapping_sub(position);
@@ -317,7 +312,8 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
     #[inline(never)]
     fn ring_reader(self, wake: u32, bells: &impl Bells) -> Result<(), Fault> {
         let sleep = self.storage.sleep(self.end.peer());
-        match if sleep == 0 { None } else { self.may_spare() } {
+        let spared = (sleep != 0).then(|| self.may_spare()).flatten();
+        match spared {
             None => bells.ring()?,
             Some(spared) => {
                 if !bells.ring_for(sleep)? {
@@ -409,13 +405,13 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
     }
 }
 
-/// Before something is written: if the ring is empty, `known` to be or not, the reader may want to know when that
-/// ended. Which of two connections has news first is the same as in the kernel then, whatever follows on both. What the
+/// Before something is written: if the ring is empty, known to be or not, the reader may want to know when that ended.
+/// Which of two connections has news first is the same as in the kernel then, whatever follows on both. What the
 /// peer's head says is checked by whoever needs it.
 #[cold]
 #[inline(never)]
-fn stamp_if_empty<S: Storage>(storage: S, end: End, state: &TxState, tail: u32, known: bool) {
-    if known || state.head_seen.load(Relaxed) == tail || storage.head(end.peer()) == tail {
+fn stamp_if_empty<S: Storage>(storage: S, end: End, state: &TxState, tail: u32, known_empty: bool) {
+    if known_empty || state.head_seen.load(Relaxed) == tail || storage.head(end.peer()) == tail {
         storage.set_stamp(end);
     }
 }

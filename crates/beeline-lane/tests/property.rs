@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 
 use beeline_lane::{
-    Armed, BellFault, Bells, Cursor, End, LaneMemory, Reader, RxState, Since, Sink, Source, Storage, TxState,
+    Armed, BellFault, Bells, Cursor, End, Fault, LaneMemory, Reader, RxState, Since, Sink, Source, Storage, TxState,
     WAKE_ARMED, Wake, Writer, flags,
 };
 use proptest::prelude::*;
@@ -137,7 +137,7 @@ impl Lane {
 
     /// Stores what fits of `bytes` where `end`'s writer says, and publishes it. Returns how much.
     fn lend(&self, end: End, bytes: &[u8]) -> usize {
-        let (free, position) = self.writer(end).room().unwrap();
+        let (free, position) = self.writer(end).rewound_room().unwrap();
         let count = bytes.len().min(free as usize);
         self.memory.copy_in(end, position, Source::from(&bytes[..count]));
         if count != 0 {
@@ -442,6 +442,40 @@ fn an_end_that_is_shut_both_ways_stays_armed_when_it_is_rung() {
         assert_eq!(writer.write(Source::from(&[8][..]), &anchor), Ok(1));
         let goes_on = writer.write_small(Source::from(&[9][..]), &anchor);
         assert_eq!(goes_on, said != flags::SHUT_BOTH, "an end that has said {said}");
+    }
+}
+
+/// The anchor of a peer that is gone.
+struct NobodyThere;
+
+impl Bells for NobodyThere {
+    fn ring(&self) -> Result<(), BellFault> {
+        Err(BellFault::Gone)
+    }
+    fn queued(&self) -> Result<u32, BellFault> {
+        Err(BellFault::Gone)
+    }
+    fn drain(&self, _: u32) -> Result<(), BellFault> {
+        Ok(())
+    }
+    fn plug(&self) {}
+    fn plugged(&self) -> bool {
+        false
+    }
+    fn unplug(&self) {}
+}
+
+/// What was published stays published, so it counts, whichever part of the message it was that found nobody.
+#[test]
+fn what_was_written_before_the_peer_was_found_gone_is_counted() {
+    for length in [1, 40_000, 1 << 20] {
+        let lane = Lane::new(1 << 16, [0, 0]);
+        lane.memory.set_wake(End::Server, Wake::Read, 1 << 30 | WAKE_ARMED);
+        let bytes = vec![7; length];
+        assert_eq!(lane.writer(End::Client).write(Source::from(&bytes[..]), &NobodyThere), Err(Fault::Gone));
+        let published = lane.memory.cursor(End::Client).tail;
+        assert!(published != 0);
+        assert_eq!(lane.tx[End::Client as usize].bytes(), u64::from(published));
     }
 }
 

@@ -316,7 +316,7 @@ impl Pump {
             if self.inward == State::Over {
                 return moved;
             }
-            let Ok((free, position)) = self.writer().room() else { return Moved::Reset };
+            let Ok((free, position)) = self.writer().rewound_room() else { return Moved::Reset };
             let no_reader = self.peer_reads_no_more();
             let mut nowhere = 0u8;
             let to = match no_reader {

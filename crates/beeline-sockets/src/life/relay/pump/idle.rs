@@ -55,7 +55,7 @@ impl Pump {
                 Err(fault) => return self.faulted(fault),
             }
         }
-        if self.inward == State::Open && self.writer().room().is_ok_and(|(free, _)| free == 0) {
+        if self.inward == State::Open && self.writer().free() == Ok(0) {
             match self.writer().arm(&self.bells()) {
                 Ok(Armed::Ready) => return Moved::Some,
                 // The kernel tells of room there whether there is any or not.
