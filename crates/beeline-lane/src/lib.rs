@@ -4,7 +4,8 @@
 //! with a peer that may be hostile ([`Storage`]); each end's own state ([`TxState`], [`RxState`]) lives
 //! where only the holders of that end can write. The kernel's part, a connected `AF_UNIX` stream socket
 //! (the *anchor*) on which single bytes (*bells*) travel, is the [`Bells`] trait. This crate knows no
-//! descriptors, forbids `unsafe`, and is modelled with loom (`tests/loom/`).
+//! descriptors, forbids `unsafe`, and is modelled with loom (`tests/loom/`), but for urgent bytes, which
+//! `tests/urgent.rs` has.
 //!
 //! # Who writes what
 //!
@@ -15,7 +16,10 @@
 //! | head line(e): head | e, under its rx lock | both |
 //! | head line(e): stamp | e, under a lock, before the cursor or flag that it is about | peer, as a hint |
 //! | urgent(e), passed(e) | e, under its tx lock | peer |
-//! | read_wake(e) | set by e under its rx lock, or, to have the peer look at its flags, under any; cleared by the peer, by e under that lock, and once without it while nobody has set it (`begin_awake`) | peer |
+//! | read_wake(e), by who is about to sleep | set by e, under its rx lock; cleared by the peer, and by e under that lock | peer |
+//! | read_wake(e), to have the peer look at flags | set by e under a lock, whichever ([`force_peer_look`]) | peer |
+//! | read_wake(e), as it was when the connection began | cleared by e without a lock, while nobody has set it ([`RxState::begin_awake`]) | peer |
+//! | read_wake(e): order | set by e without a lock, beside the other bits | peer |
 //! | write_wake(e) | set by e under a lock for this alone; cleared by the peer | peer |
 //! | turn(e) | set by e without a lock; cleared by both | peer |
 //! | offer | client until the hello; then by compare-and-swap ([`offer`]) | both |
@@ -23,6 +27,9 @@
 //! | sleep(e) | e, under its rx lock | peer |
 //! | seat | server; claimed by the client, by compare-and-swap ([`seat`]) | both |
 //! | `TxState`, `RxState` of e | e, under the lock of that direction | e |
+//! | of them: `echo_seen` | e's reader, under its rx lock | e's writer |
+//! | of them: `write_wake` | e, under a lock for this alone | e |
+//! | of them: `bells` of `TxState`, `spared`, `ordered`, `bells_queued` | e, without a lock | e |
 //!
 //! # Ring
 //!
@@ -53,15 +60,14 @@
 //! 4. Bells are taken out only after a look at the ring that came after arming, only those counted before
 //!    it, and under the rx lock: whoever dies in between, or finds news and never reads it, leaves an
 //!    armed word or a queued bell to the others that sleep, never silence.
-//! 5. At most three bells are outstanding: the kept one, the one for the present generation, and one from a writer that
-//!    raced with arming or died; and one of each writer that shares the end and rings at the same time, which is few
-//!    compared with what a socket holds that is not plugged. So a bell never finds the socket full, which would lose
-//!    it: the word would be cleared, and the bells that filled the socket counted before and taken out.
-//!
+//! 5. Outstanding are at most the kept bell, the present generation's, one of a writer that raced with arming or died,
+//!    and one of each further writer of the end that rings at the same time, which is few compared with what a socket
+//!    holds that is not plugged. So a bell never finds the socket full, which would lose it: the word would be cleared,
+//!    and the bells that filled the socket counted before and taken out.
 //! 6. An end that is closed says so by a flag, fences, and rings a peer that it finds armed; its anchor may stay open.
-//!    Who arms looks at the flag behind the fence, and leaves the last bell to the others that sleep. Who rings such an
-//!    end looks at the flag then, and leaves the word armed; so it does at an end that is shut both ways, for the next
-//!    write to find that.
+//!    Who arms looks at the flag behind the fence, and leaves the last bell to the others that sleep. An end that is
+//!    closed or shut both ways arms its word behind the flag ([`force_peer_look`]), for the next write to find that. So
+//!    who rings an end looks at its flags after the word, and leaves it armed if they say so.
 //! 7. A bell may lie in the socket of a reader that looks at the ring itself and does not arm, or not yet. It may take
 //!    all bells out ([`Reader::drain_bells`]) if it knows that nobody sleeps on the anchor and that whoever wants to
 //!    will arm first, under the rx lock. It clears its word before, and notes that: the arming that follows has no bell
@@ -150,6 +156,7 @@ pub use beeline_shm::{
 pub use reader::{Reader, Since};
 pub use state::{BEGIN_ARMED, RxState, TxState};
 pub use storage::{BellFault, Bells, Storage, Wake};
+pub use wake::force_peer_look;
 pub use writer::Writer;
 
 /// Something the peer cannot have done by the rules, or its end.

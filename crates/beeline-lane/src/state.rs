@@ -1,7 +1,8 @@
 //! The state of one end, shared by its holders and never by the peer.
 //!
-//! All fields are atomics only because several processes map them; the lock of each direction serialises
-//! their use, so relaxed accesses suffice.
+//! All fields are atomics because several processes map them. The lock of its direction orders the stores of a field,
+//! unless the field says who else stores it. Whoever loads one without that lock gets a hint, or says what else it
+//! compares.
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -18,11 +19,14 @@ pub struct TxState {
     pub(crate) base: AtomicU32,
     /// The last peer head that was checked.
     pub(crate) head_seen: AtomicU32,
-    /// The last value stored into the write wake word.
+    /// The last value stored into the write wake word. Stored by who arms, of whom there is one at a time, and not
+    /// under the lock of the direction.
     pub(crate) write_wake: AtomicU32,
     /// An echo that a read of this end came by: what the peer had read when it last sent, modulo 2^48; unchecked.
+    /// Stored by this end's reader, under the other lock, with release semantics: the writer uses the room that it
+    /// tells of.
     pub(crate) echo_seen: AtomicU64,
-    /// Bells sent.
+    /// Bells sent. Stored without a lock: of two that ring at one time one may be counted.
     pub(crate) bells: AtomicU32,
     /// How far into the ring long messages came since it was last given back.
     pub(crate) reach: AtomicU32,
@@ -33,7 +37,7 @@ pub struct TxState {
     /// Its number; 0 before the first.
     pub(crate) urgent_number: AtomicU32,
     /// How many bells were not sent as the peer's sleep was rung for, and, four times that, what the peer had read
-    /// then.
+    /// then. Stored without a lock: two that spare one at one time may count one.
     pub(crate) spared: AtomicU32,
 }
 
@@ -45,11 +49,13 @@ pub struct RxState {
     pub(crate) head: AtomicU32,
     /// The last value stored into the read wake word.
     pub(crate) read_wake: AtomicU32,
-    /// Whether bells may be queued on the anchor beyond what the wake word tells.
+    /// Whether bells may be queued on the anchor beyond what the wake word tells. Stored by anyone who hears of one,
+    /// without a lock: what an arming at that time makes of it is a sleep in vain at most.
     pub(crate) bells_queued: AtomicU32,
     /// Bells taken out.
     pub(crate) bells: AtomicU32,
-    /// Bytes read since the connection began.
+    /// Bytes read since the connection began. Loaded by this end's writer, too, which echoes it: stored with release
+    /// semantics, after the copying.
     pub(crate) bytes: AtomicU64,
     /// Number of the last urgent byte that reading went past.
     pub(crate) urgent_passed: AtomicU32,
@@ -59,7 +65,8 @@ pub struct RxState {
     pub(crate) urgent_inline: AtomicU32,
     /// Where the reader stood, in bytes read plus one, when what it was told to pass over there was to be kept.
     pub(crate) urgent_kept: AtomicU64,
-    /// What each armed read wake word holds besides: whether stamps are wanted.
+    /// What each armed read wake word holds besides: whether stamps are wanted. Stored without a lock, and never taken
+    /// back: an arming at that time may leave it out once.
     pub(crate) ordered: AtomicU32,
     /// The number of the sleep that a bell would end, as the lane says it; 0 for none that has one.
     pub(crate) sleep: AtomicU64,

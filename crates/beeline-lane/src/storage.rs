@@ -12,20 +12,17 @@ pub enum Wake {
 }
 
 /// A lane's memory, as in `beeline_shm::LaneMemory`. Cursors and heads are loaded with acquire and stored
-/// with release semantics; wake words are relaxed and ordered by [`Storage::full_fence`].
+/// with release semantics, and so are flags; wake words are relaxed and ordered by [`Storage::full_fence`]. No function
+/// has a body here: a model leaves out what it names, and nothing else.
 pub trait Storage {
     /// Bytes in each ring; a power of two.
     fn ring_bytes(&self) -> u32;
     /// Whether `end` has said that it is closed. Its anchor may stay open, and then nothing else tells.
     fn is_closed(&self, end: End) -> bool;
     /// Whether `end` has said that it reads no more.
-    fn reads_no_more(&self, _end: End) -> bool {
-        false
-    }
+    fn reads_no_more(&self, end: End) -> bool;
     /// Whether `end` has said that it neither reads nor sends any more: the next bytes are answered by a reset.
-    fn is_shut(&self, _end: End) -> bool {
-        false
-    }
+    fn is_shut(&self, end: End) -> bool;
     /// The cursor of `end`.
     fn cursor(&self, end: End) -> Cursor;
     /// Publishes the cursor of `end`.
@@ -56,31 +53,25 @@ pub trait Storage {
     /// Copies `source` into the ring that `end` writes.
     fn copy_in(&self, end: End, position: u32, source: Source<'_>);
     /// As [`Storage::copy_in`], around the caches.
-    fn copy_in_around(&self, end: End, position: u32, source: Source<'_>) {
-        self.copy_in(end, position, source);
-    }
+    fn copy_in_around(&self, end: End, position: u32, source: Source<'_>);
     /// Fills `sink` from the ring that `end` writes.
     fn copy_out(&self, end: End, position: u32, sink: Sink<'_>);
     /// Gives the memory of the ring that `end` writes back, but for its beginning.
     fn discard_ring(&self, end: End);
     /// Notes that `end` has something new to tell as from now, for a peer that watches several connections.
-    fn set_stamp(&self, _end: End) {}
+    fn set_stamp(&self, end: End);
     /// Has the writers of the peer of `end` do so.
-    fn ask_order(&self, _end: End) {}
+    fn ask_order(&self, end: End);
     /// Whether a writer of `end` waits for the reader's turn to be over ([`crate::Writer::in_turns`]).
-    fn awaits_turn(&self, _end: End) -> bool {
-        false
-    }
+    fn awaits_turn(&self, end: End) -> bool;
     /// Stores whether it does.
-    fn set_awaits_turn(&self, _end: End, _awaits: bool) {}
+    fn set_awaits_turn(&self, end: End, awaits: bool);
     /// Wakes the writers of `end` that wait for the reader's turn to be over, and clears the word first.
-    fn end_turn(&self, _end: End) {}
+    fn end_turn(&self, end: End);
     /// The number of the sleep that a bell for `end` would end; 0 for none that has one.
-    fn sleep(&self, _end: End) -> u64 {
-        0
-    }
+    fn sleep(&self, end: End) -> u64;
     /// Stores it.
-    fn set_sleep(&self, _end: End, _sleep: u64) {}
+    fn set_sleep(&self, end: End, sleep: u64);
     /// Orders earlier stores before later loads.
     fn full_fence(&self);
 }

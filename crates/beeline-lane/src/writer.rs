@@ -1,6 +1,11 @@
 //! The writing half of an end.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
+#[cfg(not(loom))]
+use core::sync::atomic::fence;
+
+#[cfg(loom)]
+use loom::sync::atomic::fence;
 
 use beeline_shm::{Cursor, End, INLINE_BYTES, Source, WAKE_ARMED, WAKE_ORDER};
 
@@ -311,6 +316,8 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
     /// Out of line: what is common is a reader that is awake.
     #[inline(never)]
     fn ring_reader(self, wake: u32, bells: &impl Bells) -> Result<(), Fault> {
+        // Pairs with the fence in `force_peer_look`: the flags below are no older than the word.
+        fence(Acquire);
         let sleep = self.storage.sleep(self.end.peer());
         let spared = (sleep != 0).then(|| self.may_spare()).flatten();
         match spared {

@@ -10,7 +10,8 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use beeline_lane::{End, LaneMemory, RxState, Storage, TxState, WAKE_ARMED, Wake, flags};
+pub use beeline_lane::force_peer_look;
+use beeline_lane::{End, LaneMemory, RxState, Storage, TxState, flags};
 
 use crate::Errno;
 use crate::lock::shared::SharedLock;
@@ -410,15 +411,6 @@ pub fn stamp_if_all_read(lane: &LaneMemory, end: End, side: &SideState) {
     if side.tx.tail() == lane.head(end.peer()) {
         lane.set_stamp(end);
     }
-}
-
-/// Arms the read wake word, so that the peer's next send leaves its fast path and looks at this end's flags and at
-/// its anchor.
-pub fn force_peer_look(lane: &LaneMemory, end: End) {
-    let armed = lane.wake(end, Wake::Read) | WAKE_ARMED;
-    // Far from the generations that this end's reader will use: no swap by the peer is meant for one of those.
-    lane.set_wake(end, Wake::Read, armed.wrapping_add(1 << 30));
-    lane.full_fence();
 }
 
 /// The end keeps no anchor, and from now on the kernel is to tell it of the peer's close. For one who holds the lock

@@ -2,9 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use beeline_lane::{Armed, Fault, Reader, Since, Sink, Source, Writer, flags};
+use beeline_lane::{Armed, Fault, Reader, Since, Sink, Source, Storage, Writer, flags, force_peer_look};
 use loom::sync::Mutex;
-use loom::sync::atomic::Ordering::{Acquire, Release};
 
 use super::model::{Died, Holder};
 
@@ -59,7 +58,7 @@ impl Holder {
                 // In this order, which is the peer's reversed: whoever sees the end has seen the flag, and
                 // whoever sees the flag will see the last cursor.
                 let gone = self.peer_is_gone();
-                let finished = self.lane.fronts[self.end.peer() as usize].flags.load(Acquire) & flags::FIN != 0;
+                let finished = self.flags(self.end.peer()) & flags::FIN != 0;
                 // As the sockets do: the short way first.
                 let read = match reader.read_small(Sink::from(&mut *buffer), SMALL_BYTES, self) {
                     Ok(0) => reader.read(Sink::from(&mut *buffer), self),
@@ -139,7 +138,7 @@ impl Holder {
             match armed {
                 Ok(Armed::Ready) => {}
                 Ok(Armed::Sleep) => {
-                    self.sleep_writable();
+                    self.sleep_for_room();
                     if self.peer_is_gone() {
                         return false;
                     }
@@ -166,7 +165,7 @@ impl Holder {
             };
             match armed {
                 Ok(Armed::Ready) => {}
-                Ok(Armed::Sleep) => self.sleep_writable(),
+                Ok(Armed::Sleep) => self.sleep_for_room(),
                 Err(Fault::Gone) => return false,
                 Err(fault) => panic!("{fault:?}"),
             }
@@ -174,22 +173,48 @@ impl Holder {
         true
     }
 
+    /// Sleeps until the kernel tells of room, and for a moment more where it tells of it whether there is any or not.
+    fn sleep_for_room(&self) {
+        self.sleep_writable();
+        if self.reads_no_more(self.end.peer()) {
+            self.nap();
+        }
+    }
+
+    /// `shutdown(SHUT_WR)`, of which the kernel tells the peer.
     pub fn finish(&self) {
-        self.lane.fronts[self.end as usize].flags.store(flags::FIN, Release);
+        self.writing(|_| self.say(flags::FIN));
         self.change(|me, _| me.half_closed = true);
+    }
+
+    /// `shutdown(2)`, as the sockets do it: [`flags::SHUT_RD`], [`flags::FIN`] or both are said one after the other,
+    /// and the kernel hears of it when the lock is given back.
+    pub fn shut(&self, what: u32) {
+        let shuts = |half| what & half != 0;
+        self.writing(|_| {
+            for half in [flags::SHUT_RD, flags::FIN].into_iter().filter(|half| shuts(*half)) {
+                self.say(half);
+                force_peer_look(&self, self.end);
+            }
+        });
+        self.change(|me, _| {
+            me.half_closed |= shuts(flags::FIN);
+            me.small &= !shuts(flags::FIN);
+            me.reads_no_more |= shuts(flags::SHUT_RD);
+        });
     }
 
     /// Closes the end and keeps the anchor: a flag, a fence, and a bell for a peer that is armed.
     pub fn close_and_keep(&self) {
         self.writing(|writer| {
-            self.lane.fronts[self.end as usize].flags.store(flags::FIN | flags::CLOSED, Release);
+            self.say(flags::FIN | flags::CLOSED);
             writer.tell_reader(self).unwrap();
         });
     }
 
     /// Sleeps until the peer has closed its end, as a receive does.
     pub fn await_close(&self) {
-        let is_closed = || self.lane.fronts[self.end.peer() as usize].flags.load(Acquire) & flags::CLOSED != 0;
+        let is_closed = || self.flags(self.end.peer()) & flags::CLOSED != 0;
         loop {
             if is_closed() {
                 return;

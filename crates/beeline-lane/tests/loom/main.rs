@@ -1,6 +1,6 @@
 //! loom models of rings and wake protocol: who gets a lane that is offered ([`offers`]) or kept ([`seats`]), what
-//! arrives ([`streams`]), who wakes whom ([`sleepers`], [`company`]) and what a killed process leaves behind
-//! ([`deaths`]).
+//! arrives ([`streams`]), who wakes whom ([`sleepers`], [`company`]), what an end that is shut says ([`shut`]), in
+//! which order news came ([`order`]) and what a killed process leaves behind ([`deaths`]).
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p beeline-lane --test loom --release`
 //!
@@ -22,7 +22,9 @@ mod company;
 mod deaths;
 mod model;
 mod offers;
+mod order;
 mod seats;
+mod shut;
 mod sleepers;
 mod streams;
 

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::panic::resume_unwind;
 
-use beeline_lane::{BellFault, Bells, Cursor, End, RxState, Sink, Source, Storage, TxState, Wake};
+use beeline_lane::{BellFault, Bells, Cursor, End, RxState, Sink, Source, Storage, TxState, WAKE_ORDER, Wake, flags};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
@@ -13,6 +13,12 @@ use loom::sync::{Arc, Condvar, Mutex};
 pub const RING: usize = 16;
 /// Bells that fit into a socket at all.
 pub const BELLS_MAX: u32 = 14;
+
+/// Flags are the lower bits of a front's status.
+const FLAG_BITS: u32 = 16;
+
+/// What the processor counts, the same for all threads. loom does not know of it: it orders nothing.
+static TICKS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
 /// A byte of a ring. loom reports accesses that the protocol fails to order.
 pub struct Byte(UnsafeCell<u8>);
@@ -26,8 +32,9 @@ unsafe impl Send for Byte {}
 pub struct Front {
     pub cursor: AtomicU64,
     pub head: AtomicU32,
-    pub echo: AtomicU64,
-    pub flags: AtomicU32,
+    /// Echo and flags, as on real memory: who stores one of them without the lock takes the other back.
+    pub status: AtomicU64,
+    pub stamp: AtomicU64,
     pub read_wake: AtomicU32,
     pub write_wake: AtomicU32,
     pub turn: AtomicU32,
@@ -44,6 +51,8 @@ pub struct KernelEnd {
     pub closed: bool,
     /// This end has shut down writing.
     pub half_closed: bool,
+    /// This end has shut down reading: it takes no bells.
+    pub reads_no_more: bool,
     /// An edge-triggered set that watches this end has an event to look at.
     pub edge: bool,
     /// Bells this end ever sent.
@@ -53,6 +62,8 @@ pub struct KernelEnd {
 #[derive(Default)]
 pub struct Kernel {
     pub ends: [KernelEnd; 2],
+    /// All that others do is done ([`Holder::nap`]).
+    settled: bool,
 }
 
 /// One side: the state shared by its holders. The lock tells whether the last holder died with it.
@@ -156,17 +167,26 @@ pub struct Holder {
     pub alone: bool,
     /// The last sleep that its process has rung for.
     pub rung: Option<Arc<AtomicU64>>,
+    /// Looks at a cursor.
+    pub looks: Cell<u32>,
 }
 
 impl Storage for &Holder {
     fn is_closed(&self, end: End) -> bool {
-        self.lane.fronts[end as usize].flags.load(Acquire) & beeline_lane::flags::CLOSED != 0
+        self.flags(end) & flags::CLOSED != 0
+    }
+    fn reads_no_more(&self, end: End) -> bool {
+        self.flags(end) & flags::SHUT_RD != 0
+    }
+    fn is_shut(&self, end: End) -> bool {
+        self.flags(end) & flags::SHUT_BOTH == flags::SHUT_BOTH
     }
     fn ring_bytes(&self) -> u32 {
         RING as u32
     }
     fn cursor(&self, end: End) -> Cursor {
         self.fuse.burn();
+        self.looks.set(self.looks.get() + 1);
         let word = self.lane.fronts[end as usize].cursor.load(Acquire);
         Cursor { tail: (word >> 32) as u32, base: word as u32 }
     }
@@ -185,7 +205,10 @@ impl Storage for &Holder {
         self.lane.fronts[end as usize].head.store(head, Release);
     }
     fn echo(&self, end: End) -> (u64, bool) {
-        (self.lane.fronts[end as usize].echo.load(Acquire), false)
+        (self.lane.fronts[end as usize].status.load(Acquire) >> FLAG_BITS, false)
+    }
+    fn set_echo(&self, end: End, read: u64) {
+        self.set_status(end, |status| read << FLAG_BITS | status & ((1 << FLAG_BITS) - 1));
     }
     // Urgent bytes are not modelled: their words are published before the cursor that covers them, as bytes are.
     fn urgent(&self, _: End) -> u64 {
@@ -196,9 +219,6 @@ impl Storage for &Holder {
         0
     }
     fn set_passed(&self, _: End, _: u64) {}
-    fn set_echo(&self, end: End, read: u64) {
-        self.lane.fronts[end as usize].echo.store(read & 0xFFFF_FFFF_FFFF, Release);
-    }
     fn wake(&self, end: End, wake: Wake) -> u32 {
         self.fuse.burn();
         self.word(end, wake).load(Relaxed)
@@ -225,6 +245,9 @@ impl Storage for &Holder {
             position += 1;
         }
     }
+    fn copy_in_around(&self, end: End, position: u32, source: Source<'_>) {
+        self.copy_in(end, position, source);
+    }
     fn copy_out(&self, end: End, position: u32, mut sink: Sink<'_>) {
         self.fuse.burn();
         let mut position = position as usize;
@@ -236,6 +259,12 @@ impl Storage for &Holder {
     }
     fn discard_ring(&self, _end: End) {
         unreachable!("no model gives memory back");
+    }
+    fn set_stamp(&self, end: End) {
+        self.lane.fronts[end as usize].stamp.store(TICKS.fetch_add(1, SeqCst) + 1, Relaxed);
+    }
+    fn ask_order(&self, end: End) {
+        self.word(end, Wake::Read).fetch_or(WAKE_ORDER, Relaxed);
     }
     fn awaits_turn(&self, end: End) -> bool {
         self.lane.fronts[end as usize].turn.load(Relaxed) != 0
@@ -307,13 +336,16 @@ impl Bells for Holder {
 
 pub fn send_bell(me: &mut KernelEnd, peer: &mut KernelEnd) {
     me.sent += 1;
-    peer.queued = (peer.queued + 1).min(BELLS_MAX);
-    peer.edge = true;
+    if !peer.reads_no_more {
+        peer.queued = (peer.queued + 1).min(BELLS_MAX);
+        peer.edge = true;
+    }
 }
 
 impl Holder {
     pub fn new(lane: &Arc<Lane>, end: End) -> Holder {
-        Holder { lane: lane.clone(), end, fuse: Fuse::default(), alone: false, rung: None }
+        let (fuse, looks) = Default::default();
+        Holder { lane: lane.clone(), end, fuse, alone: false, rung: None, looks }
     }
 
     pub fn mortal(lane: &Arc<Lane>, end: End, steps: u32) -> Holder {
@@ -338,6 +370,26 @@ impl Holder {
             Wake::Read => &front.read_wake,
             Wake::Write => &front.write_wake,
         }
+    }
+
+    /// What `end` says about itself.
+    pub fn flags(&self, end: End) -> u32 {
+        (self.lane.fronts[end as usize].status.load(Acquire) & ((1 << FLAG_BITS) - 1)) as u32
+    }
+
+    /// Says something about its own end. The tx lock is held.
+    pub fn say(&self, what: u32) {
+        self.set_status(self.end, |status| status | u64::from(what));
+    }
+
+    fn set_status(&self, end: End, change: impl FnOnce(u64) -> u64) {
+        let status = &self.lane.fronts[end as usize].status;
+        status.store(change(status.load(Relaxed)), Release);
+    }
+
+    /// What the peer's last stamp says.
+    pub fn peer_stamp(&self) -> u64 {
+        self.lane.fronts[self.end.peer() as usize].stamp.load(Relaxed)
     }
 
     pub fn side(&self) -> &Side {
@@ -379,6 +431,22 @@ impl Holder {
 
     pub fn sleep_writable(&self) {
         self.sleep_until(|me, peer| !me.small || peer.queued <= 3 || peer.closed);
+    }
+
+    /// A sleep for a moment, as whoever looks again every millisecond makes it. It ends when the others have done all
+    /// that they do ([`Holder::settle`]): what a shorter one would find was to be found by the look before it, too, and
+    /// two who only look in turn are a model without an end.
+    pub fn nap(&self) {
+        let mut kernel = self.lane.kernel.lock().unwrap();
+        while !kernel.settled {
+            kernel = self.lane.changed.wait(kernel).unwrap();
+        }
+    }
+
+    /// The others are done: naps end.
+    pub fn settle(&self) {
+        self.lane.kernel.lock().unwrap().settled = true;
+        self.lane.changed.notify_all();
     }
 
     /// `futex(2)`: sleeps until the reader's turn is over, for ever if need be.

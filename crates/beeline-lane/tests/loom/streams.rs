@@ -1,6 +1,6 @@
 //! Bytes arrive whole and in order, and the stream ends after them.
 
-use beeline_lane::End;
+use beeline_lane::{Armed, End, Since};
 use loom::thread;
 
 use super::calls::Ended;
@@ -88,5 +88,17 @@ fn close_of_the_reader_ends_a_blocked_send() {
         });
         Holder::new(&lane, End::Server).close();
         thread.join().unwrap();
+    });
+}
+
+/// Rule 4 of the ring: once before the word is stored, and once behind the fence.
+#[test]
+fn who_arms_looks_at_the_peers_cursor_twice() {
+    loom::model(|| {
+        let lane = Lane::new();
+        prefill(&lane, 1);
+        let server = Holder::new(&lane, End::Server);
+        assert_eq!(server.reading(|reader| reader.arm(Since::Tail(1), &server)), Ok(Armed::Sleep));
+        assert_eq!(server.looks.get(), 2);
     });
 }
