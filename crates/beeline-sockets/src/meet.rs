@@ -84,7 +84,9 @@ pub use lane::begin_bare;
 pub(crate) use lane::{adopt_lane, close_lane, spoil_lane};
 pub(crate) use late::carry_options;
 pub use late::{before_close, late_fallback};
-pub(crate) use listening::{adopt_now, leave_door_if_blocked, leave_doors, listen, listens, shutdown_listener};
+pub(crate) use listening::{
+    adopt_now, leave_door_if_blocked, leave_doors, listen, listens, note_reuse_of_port, reuses_port, shutdown_listener,
+};
 pub(crate) use lookup::{Holder, holder};
 pub(crate) use offers::{before_end, before_fork, before_passing, changing_to_share};
 pub(crate) use owner::carry_owner;

@@ -19,14 +19,17 @@ use beeline_stats::Reason;
 
 use crate::app_memory::in_first_page;
 use crate::desc::{Desc, Kind};
-use crate::side::{SideState, store_name, store_option, store_rate};
-use crate::{Errno, Outcome, follow, hidden, kernel, meet, process};
+use crate::side::{OptionValue, SideState, store_name, store_option, store_rate};
+use crate::{Errno, Outcome, changing, follow, hidden, kernel, meet, process};
 pub use get::getsockopt;
 use table::{Class, OPTION, class};
 
 /// Who has buffers up to this size, which is twice what was asked for, wants little to be on its way: less than a ring
 /// holds.
 const SMALL_BUFFER: i32 = 8192;
+
+/// What relays set on listeners for a moment.
+const REUSES_PORT: (i32, i32) = (libc::SOL_SOCKET, libc::SO_REUSEPORT);
 
 /// Keeps a socket that is not connected yet on TCP, also if another thread is connecting it: that one finds it, if it
 /// has no lane yet. The first reason counts.
@@ -93,6 +96,9 @@ pub unsafe fn setsockopt(fd: i32, level: i32, name: i32, value: *const u8, lengt
             outcome
         }
         Kind::Tcp | Kind::Listener => {
+            // Not while a relay is being made, for which a listener is marked so.
+            let is_marked = desc.kind() == Kind::Listener && (level, name) == REUSES_PORT;
+            let _changing = is_marked.then(changing::changing);
             // SAFETY: forwarded.
             let outcome = unsafe { raw_set(fd, level, name, value, length) };
             if let Outcome::Done(_) = outcome {
@@ -148,6 +154,10 @@ unsafe fn record(fd: i32, desc: &'static Desc, level: i32, name: i32, value: *co
         Class::Error | Class::Fact(_) => {}
     }
     if desc.kind() == Kind::Listener {
+        if (level, name) == REUSES_PORT {
+            // SAFETY: the kernel has just taken the value, for which it wants an int's four bytes at least.
+            meet::note_reuse_of_port(desc, unsafe { value.cast::<i32>().read_unaligned() } != 0);
+        }
         meet::leave_door_if_blocked(desc);
     }
 }

@@ -51,6 +51,8 @@ pub(super) struct Share {
     pub mixed: AtomicU32,
     /// Which of the accept locks counts.
     pub turn: AtomicU32,
+    /// See [`Listener::reuses_port`].
+    pub reuses_port: AtomicU32,
     /// See [`super::accept_lock`].
     pub accept_locks: [SharedLock; 64],
     /// Until when one of them looks again and again instead of sleeping, on `CLOCK_MONOTONIC`.
@@ -70,6 +72,8 @@ pub struct Listener {
     serving: AtomicU32,
     /// Whether the door is open, while there is no share.
     pub(super) open: AtomicU32,
+    /// What the app has set of `SO_REUSEPORT`, while there is no share.
+    reuses_port: AtomicU32,
     /// The user that called `listen`, plus one: the door's credentials are this user's.
     pub(super) euid: AtomicU32,
     /// Whether the door's queue was given its size when the door was made.
@@ -163,6 +167,7 @@ impl Listener {
         self.cookie.store(cookie, Relaxed);
         self.serving.store(0, Relaxed);
         self.open.store(0, Relaxed);
+        self.reuses_port.store(0, Relaxed);
         self.sized.store(0, Relaxed);
         self.born.store(crate::forks(), Relaxed);
         self.tried_ns.store(0, Relaxed);
@@ -249,6 +254,17 @@ impl Listener {
     /// Whether the door is open for traffic.
     pub(super) fn is_open(&self) -> bool {
         self.shared_state().map_or(&self.open, |share| &share.open).load(Relaxed) != 0
+    }
+
+    /// Whether the app has set `SO_REUSEPORT`. The socket itself says that it is set, too, while a relay of any process
+    /// that shares it is being made (`life::relay::pair`).
+    pub(super) fn reuses_port(&self) -> bool {
+        self.shared_state().map_or(&self.reuses_port, |share| &share.reuses_port).load(Relaxed) != 0
+    }
+
+    /// The caller holds `changing::changing`.
+    pub(super) fn set_reuses_port(&self, on: bool) {
+        self.shared_state().map_or(&self.reuses_port, |share| &share.reuses_port).store(u32::from(on), Relaxed);
     }
 
     /// Whether nobody is let in at the door any more.

@@ -66,6 +66,7 @@ fn become_listener(fd: i32, desc: &'static Desc) -> bool {
     let (Ok(cookie), Some(local)) = (cookie, local) else { return false };
     let Some(listener) = LISTENERS.take() else { return false };
     listener.begin(cookie, local);
+    listener.set_reuses_port(kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Ok(1));
     desc.operations.set(&LISTENER);
     desc.listener.store(core::ptr::from_ref(listener).cast_mut().cast(), Relaxed);
     if local.is_ipv6() {
@@ -168,6 +169,18 @@ pub fn leave_door_if_blocked(desc: &'static Desc) {
     }
 }
 
+/// The app has set `SO_REUSEPORT` on a listener. The caller holds `changing::changing`.
+pub fn note_reuse_of_port(desc: &'static Desc, on: bool) {
+    if let Some(listener) = Listener::of(desc) {
+        listener.set_reuses_port(on);
+    }
+}
+
+/// Whether the app has set `SO_REUSEPORT` on a listener.
+pub fn reuses_port(desc: &'static Desc) -> bool {
+    Listener::of(desc).is_some_and(Listener::reuses_port)
+}
+
 /// The last fd of this process that leads to the listener is about to be closed. The caller holds
 /// `changing::changing`.
 #[unsafe(link_section = ".text.served")]
@@ -229,8 +242,9 @@ fn share(tcp: i32, listener: &'static Listener) {
     // Without the memory the crowd still works: its members only cannot take turns.
     let Ok(base) = sys::map_shared_anonymous(size_of::<Share>()) else { return };
     let _guard = listener.lock.lock();
-    let open = listener.is_open();
+    let (open, reuses_port) = (listener.is_open(), listener.reuses_port());
     listener.share.store(base.cast(), Relaxed);
+    listener.set_reuses_port(reuses_port);
     if let Some(share) = listener.shared_state() {
         if listener.serves() {
             listener.join_servers();

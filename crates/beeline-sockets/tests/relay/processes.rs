@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::{Duration, Instant};
 
-use beeline_sockets::{Outcome, calls, life};
+use beeline_sockets::{Outcome, calls, life, options};
 
 use super::stage::*;
 
@@ -84,6 +84,64 @@ fn a_servers_port_is_its_own_beside_a_clients_relay() {
             assert!(can_listen(at, option), "after it, {servers_ends_first}");
         }
     }
+}
+
+/// What the socket says may be the mark of another process that shares the listener, and makes a relay just now.
+#[test]
+fn a_listener_reuses_its_port_only_if_its_program_has_said_so() {
+    let _turn = turn();
+    for (before, after) in [(0, None), (1, None), (0, Some(1)), (1, Some(0))] {
+        let ([client, server], [_, at]) = lane_pair();
+        let fd = bound(at, before);
+        assert_eq!(calls::listen(fd, 4), Outcome::OK);
+        if let Some(value) = after {
+            // SAFETY: a live number of four bytes.
+            let set =
+                unsafe { options::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, (&raw const value).cast(), 4) };
+            assert_eq!(set, Outcome::OK);
+        }
+        // As another process does it.
+        reuse_port(fd, 1);
+        let relay = demote(server);
+        let program = adopt(server);
+        assert_eq!(program.local_addr().unwrap(), at, "it was bound beside the listener");
+        assert_eq!(reuses_port(fd), after.unwrap_or(before), "{before} {after:?}");
+        drop(program);
+        close(client);
+        relay.ends();
+        close(fd);
+    }
+}
+
+/// A socket of the kernel's that is bound to an address, with `SO_REUSEPORT` as given.
+fn bound(at: SocketAddr, reuses_port: i32) -> i32 {
+    let SocketAddr::V4(at) = at else { unreachable!() };
+    // SAFETY: plain numbers, and a live struct of the size given; the descriptor is the test's.
+    unsafe {
+        let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        reuse_port(fd, reuses_port);
+        let mut address: libc::sockaddr_in = core::mem::zeroed();
+        address.sin_family = libc::AF_INET as u16;
+        address.sin_port = at.port().to_be();
+        address.sin_addr.s_addr = u32::from(*at.ip()).to_be();
+        assert_eq!(libc::bind(fd, (&raw const address).cast(), size_of_val(&address) as u32), 0);
+        fd
+    }
+}
+
+fn reuse_port(fd: i32, value: i32) {
+    // SAFETY: a live number of four bytes.
+    let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, (&raw const value).cast(), 4) };
+    assert_eq!(set, 0);
+}
+
+fn reuses_port(fd: i32) -> i32 {
+    let (mut value, mut length) = (-1i32, 4u32);
+    let place = (&raw mut value).cast();
+    // SAFETY: live places of the sizes given.
+    let asked = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, place, &raw mut length) };
+    assert_eq!(asked, 0);
+    value
 }
 
 #[test]

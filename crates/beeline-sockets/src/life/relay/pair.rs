@@ -21,13 +21,16 @@ use beeline_stats::Reason;
 use crate::desc::Kind;
 use crate::kernel::{self, SockAddr};
 use crate::linux::{TCP_RECV_QUEUE, TCP_SEND_QUEUE, TCPOPT_MSS, TCPOPT_SACK_PERM, TCPOPT_WINDOW};
-use crate::{Errno, table};
+use crate::{Errno, meet, table};
 
 /// How long a handshake within this host may take: it is over before connect(2) returns unless a packet filter
 /// forbids it.
 const HANDSHAKE_NS: u64 = 1_000_000_000;
 /// Strangers that may come to the gate before the one who is expected.
 const STRANGERS_MAX: usize = 16;
+
+/// How often a listener is marked before its port is given up.
+const MARKS_MAX: usize = 8;
 
 /// What two sockets agree on over the loopback device: its MTU less the largest headers, and windows of up to 8 MiB.
 const LOOPBACK_MSS: u32 = 65_536 - 60;
@@ -119,7 +122,12 @@ fn bind(socket: &Fd, address: SocketAddr, family: i32) -> Option<()> {
     (kernel::bind(socket.get(), &wanted).is_ok() || bind_beside_listener(socket, address, &wanted)).then_some(())
 }
 
-/// Binds to the port of a listener of this process. The caller holds `changing::changing`.
+/// Binds to the port of a listener of this process, which is marked `SO_REUSEPORT` for that moment. The caller holds
+/// `changing::changing`.
+///
+/// Other processes that share the listener may do the same just now. So what is put back is what the app has set, never
+/// what the socket says, and whoever finds his mark taken away sets it again. Of a process that is killed meanwhile the
+/// mark stays until the next one comes here.
 fn bind_beside_listener(socket: &Fd, address: SocketAddr, wanted: &SockAddr) -> bool {
     let mut done = false;
     table::for_each(|fd, desc| {
@@ -130,15 +138,20 @@ fn bind_beside_listener(socket: &Fd, address: SocketAddr, wanted: &SockAddr) -> 
         if at.is_none_or(|at| at.port() != address.port()) {
             return;
         }
-        let before = kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT).unwrap_or(0);
         let mark = |fd, value: i32| {
             let _ = kernel::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &value);
         };
-        mark(fd, 1);
+        let is_marked = || kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Ok(1i32);
         mark(socket.get(), 1);
-        done = kernel::bind(socket.get(), wanted).is_ok();
+        for _ in 0..MARKS_MAX {
+            mark(fd, 1);
+            done = kernel::bind(socket.get(), wanted).is_ok();
+            if done || is_marked() {
+                break;
+            }
+        }
         mark(socket.get(), 0);
-        mark(fd, before);
+        mark(fd, i32::from(meet::reuses_port(desc)));
     });
     done
 }
