@@ -52,7 +52,8 @@ fn entry(line: &str) -> Option<(u64, (SocketAddr, SocketAddr))> {
     Some((inode, (address(local)?, address(remote)?)))
 }
 
-/// `0100007F:1F90`: words of the machine's own order, and the port.
+/// `0100007F:1F90`: words of the machine's own order, and the port. An IPv4 address that a socket of IPv6 has is one of
+/// IPv4, as lanes have it.
 fn address(text: &str) -> Option<SocketAddr> {
     let (address, port) = text.split_once(':')?;
     let mut bytes = Vec::with_capacity(16);
@@ -64,7 +65,7 @@ fn address(text: &str) -> Option<SocketAddr> {
         4 => IpAddr::from(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?)),
         _ => IpAddr::from(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?)),
     };
-    Some(SocketAddr::new(address, u16::from_str_radix(port, 16).ok()?))
+    Some(SocketAddr::new(address.to_canonical(), u16::from_str_radix(port, 16).ok()?))
 }
 
 #[cfg(test)]
@@ -86,6 +87,17 @@ mod tests {
             }
             assert!(found.iter().all(|socket| socket.fd != listener.as_raw_fd()));
         }
+    }
+
+    #[test]
+    fn addresses_of_a_dual_stack_socket_are_those_of_its_lane() {
+        let listener = TcpListener::bind("[::]:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let server = listener.accept().unwrap().0;
+        let found = Tables::default().of(std::process::id());
+        let own = found.iter().find(|socket| socket.fd == server.as_raw_fd()).unwrap();
+        assert_eq!((own.local, own.remote), (client.peer_addr().unwrap(), client.local_addr().unwrap()));
     }
 
     #[test]
