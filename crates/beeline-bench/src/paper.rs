@@ -46,6 +46,7 @@ use crate::args::BenchOptions;
 use crate::interrupt::{self, Second};
 use crate::machine;
 use crate::plan::find_library;
+use crate::say::complain;
 use crate::ticks::Ticks;
 use axis::Hundredths;
 use built_in::BUILT_IN;
@@ -130,7 +131,7 @@ fn all(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
         };
         // One plan that cannot be run does not keep the others from being run.
         let code = code.unwrap_or_else(|error| {
-            eprintln!("{name}: {error:#}");
+            complain(format_args!("{name}: {error:#}"));
             ExitCode::from(1)
         });
         if code != ExitCode::SUCCESS {

@@ -16,6 +16,7 @@ use crate::interrupt::{self, Second};
 use crate::machine::{self, Machine, choose_cpus};
 use crate::process::find;
 use crate::report::{Column, Limit, Results, Row};
+use crate::say::complain;
 use crate::suite::{Reading, Suite, Workload, workloads};
 use crate::transport::Transport;
 use crate::{limits, output};
@@ -321,7 +322,7 @@ fn chosen(options: &BenchOptions, columns: &[Transport], layouts: Option<&Layout
         .collect();
     // A check without these figures fails, so then they stay in.
     if !options.check && find("strace").is_none() && workloads.iter().any(|w| w.needs_strace()) {
-        eprintln!("System calls are not counted, because strace is not installed.");
+        complain(format_args!("System calls are not counted, because strace is not installed."));
         workloads.retain(|w| !w.needs_strace());
     }
     workloads

@@ -14,9 +14,14 @@ macro_rules! say {
 pub fn line(words: Arguments<'_>) {
     match writeln!(std::io::stdout().lock(), "{words}") {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            eprintln!("beeline: cannot write to standard output: {error}");
+            complain(format_args!("beeline: cannot write to standard output: {error}"));
             std::process::exit(2);
         }
         _ => {}
     }
+}
+
+/// `eprintln!`, which would end the program where nobody can read it.
+pub fn complain(words: Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "{words}");
 }

@@ -36,7 +36,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
     let of_run = std::env::args_os().nth(1).is_some_and(|word| word == "run");
     match (error.exit_code(), printed) {
         (0, Err(error)) if error.kind() != ErrorKind::BrokenPipe => {
-            eprintln!("beeline: cannot write to standard output: {error}");
+            output::complain(format_args!("cannot write to standard output: {error}"));
             ExitCode::FAILURE
         }
         (0, _) => ExitCode::SUCCESS,
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("beeline: {error:#}");
+            output::complain(format_args!("{error:#}"));
             let code = error.downcast_ref::<Failure>().map_or(default_code, |failure| failure.code);
             ExitCode::from(code)
         }

@@ -1,5 +1,6 @@
-//! Writing to standard output.
+//! Writing to standard output, and complaints.
 
+use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
 /// How long a line may be: the terminal's width, and anything where there is none.
@@ -16,4 +17,10 @@ pub fn print(text: &str) -> anyhow::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(anyhow::Error::new(error).context("cannot write to standard output")),
     }
+}
+
+/// Says to standard error what is wrong. That nobody can read it is no reason to stop, least of all before a program is
+/// run: `eprintln!` would end this one.
+pub fn complain(what: impl Display) {
+    let _ = writeln!(io::stderr(), "beeline: {what}");
 }

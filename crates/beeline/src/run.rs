@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::library::Library;
 use crate::profile::Chosen;
 use crate::program::{self, Loading};
-use crate::{filters, inherited};
+use crate::{filters, inherited, output};
 
 const PRELOAD: &str = "LD_PRELOAD";
 
@@ -30,7 +30,7 @@ pub fn run(arguments: &RunArgs) -> anyhow::Result<Infallible> {
     if let Loading::Ignored(why) | Loading::Harmful(why) = &loading
         && !arguments.quiet
     {
-        eprintln!("beeline: warning: {why}");
+        output::complain(format_args!("warning: {why}"));
     }
 
     let mut loads = !matches!(loading, Loading::Harmful(_));
@@ -40,7 +40,7 @@ pub fn run(arguments: &RunArgs) -> anyhow::Result<Infallible> {
             Err(error) => {
                 loads = false;
                 if !arguments.quiet {
-                    eprintln!("beeline: warning: {error:#}: it runs without Beeline (docs/services.md)");
+                    output::complain(format_args!("warning: {error:#}: it runs without Beeline (docs/services.md)"));
                 }
             }
         }

@@ -260,6 +260,32 @@ fn a_program_made_with_gcc_static_warns() {
     assert_eq!(output.status.code(), Some(43));
 }
 
+/// A standard error to which nothing can be written.
+fn unwritable() -> [Stdio; 2] {
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    [full.into(), writer.into()]
+}
+
+#[test]
+fn a_warning_that_nobody_can_read_keeps_no_program_from_running() {
+    let directory = directory();
+    let program = write_program(&directory, "static", elf(None, MACHINE));
+    for stderr in unwritable() {
+        let status = run().arg(&program).stderr(stderr).status().unwrap();
+        assert_eq!(status.code(), Some(42), "{status}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_a_code_where_nobody_can_read_it() {
+    for stderr in unwritable() {
+        let status = run().arg("no-such-program-anywhere").stderr(stderr).status().unwrap();
+        assert_eq!(status.code(), Some(127), "{status}");
+    }
+}
+
 #[test]
 fn a_program_of_another_c_library_is_left_alone() {
     let directory = directory();

@@ -6,6 +6,7 @@ mod commands;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
+use beelined::log;
 use clap::Parser;
 
 /// Help, or what is wrong with the command line.
@@ -13,7 +14,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
     let printed = error.print().and_then(|()| std::io::stdout().flush());
     match (error.exit_code(), printed) {
         (0, Err(error)) if error.kind() != ErrorKind::BrokenPipe => {
-            eprintln!("beelined: cannot write to standard output: {error}");
+            log::line(format_args!("cannot write to standard output: {error}"));
             ExitCode::FAILURE
         }
         (code, _) => ExitCode::from(u8::try_from(code).unwrap_or(2)),
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
     match commands::run(&cli.command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("beelined: {error:#}");
+            log::line(format_args!("{error:#}"));
             ExitCode::FAILURE
         }
     }

@@ -147,6 +147,22 @@ fn a_configuration_that_was_asked_for_has_to_be_there() {
 }
 
 #[test]
+fn what_is_wrong_is_a_code_where_nobody_can_read_it() {
+    let host = Host::new("");
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let status = beelined(&["status"]).args(["--config", &host.file("nowhere.toml")]).stderr(full).status().unwrap();
+    assert_eq!(status.code(), Some(1), "{status}");
+}
+
+/// systemd.exec(5): `Nice=` is there before the agent is, which would take it for its administrator's wish.
+#[test]
+fn the_agents_unit_lets_it_take_precedence_itself() {
+    let unit = include_str!("../systemd/beeline-agent.service.in");
+    assert!(unit.lines().any(|line| line == "LimitNICE=-10"));
+    assert!(unit.lines().all(|line| !line.starts_with("Nice=")));
+}
+
+#[test]
 fn certificates_that_should_not_be_trusted_are_not() {
     let alpha = Host::new("");
     good(&alpha.keygen("alpha", &["--address", "10.0.0.1"]));

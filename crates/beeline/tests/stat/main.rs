@@ -189,6 +189,15 @@ fn damaged_files_are_left_out_and_told() {
 }
 
 #[test]
+fn what_is_left_out_is_no_failure_where_nobody_can_read_that() {
+    let root = Root::new();
+    root.put(alive(), b"hello");
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let output = beeline().args(["stat", "--root"]).arg(root.root.path()).stderr(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", output.status);
+}
+
+#[test]
 fn impossible_numbers_are_shown_without_harm() {
     let root = Root::new();
     let mut bytes = content(alive(), busy);

@@ -16,6 +16,7 @@ use crate::cli::{DirectoryArgs, DistrustArgs, KeygenArgs, TrustArgs, TrustedArgs
 use beelined::admin::{self, Request};
 use beelined::config::{CertificatePaths, Identity};
 use beelined::keys::{ADDRESSES_MAX, Certificate, Trusted, file_name};
+use beelined::log;
 use beelined::name::BridgeName;
 use beelined::prefix::Prefix;
 use beelined::user::User;
@@ -130,7 +131,7 @@ pub fn list(arguments: &TrustedArgs) -> anyhow::Result<()> {
     let (directory, _) = directory(&arguments.directory)?;
     let (trusted, complaints) =
         if directory.exists() { Trusted::read(&directory)? } else { (Trusted::default(), Vec::new()) };
-    complaints.iter().for_each(|complaint| eprintln!("beelined: {complaint}"));
+    complaints.iter().for_each(log::line);
     let listed = trusted.iter().map(|certificate| {
         Ok(Listed {
             name: certificate.name.to_string(),

@@ -1,5 +1,6 @@
 //! What the commands say.
 
+use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 
 use anyhow::Context;
@@ -18,4 +19,9 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(value).context("cannot be said in JSON")?;
     print(&(text + "\n"))
+}
+
+/// Says to standard error how far something is. That nobody can read it is no reason to stop.
+pub fn report(what: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{what}");
 }

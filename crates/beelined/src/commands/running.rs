@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::output::{print, print_json};
+use super::output::{print, print_json, report};
 use crate::cli::{DrainArgs, SetArgs, SocketArgs, StatusArgs};
 use beeline_status::{Document, Problem, people};
 use beelined::admin::{self, Request};
@@ -57,7 +57,7 @@ pub fn drain(arguments: &DrainArgs) -> anyhow::Result<()> {
         let Some(draining) = document.data.draining else { break };
         if told != Some(draining.connections) {
             told = Some(draining.connections);
-            eprintln!("{} connections are left, for {} s at most", draining.connections, draining.left_s);
+            report(format_args!("{} connections are left, for {} s at most", draining.connections, draining.left_s));
         }
         std::thread::sleep(DRAIN_LOOK);
     }
