@@ -3,8 +3,9 @@
 //! 1. What is set is one word in a process's statistics file (rule 9 of `beeline_stats::layout`), which the process
 //!    reads the next time that the option matters. So it can be set for processes that sleep, hang or are stopped.
 //! 2. Everything is checked before the first word is written: that the option exists, takes the value and may be said
-//!    while a program runs; that each process knows it; that there is one connection of the description. So a command
-//!    that fails has changed nothing, unless a process ends meanwhile.
+//!    while a program runs; that each process knows it, and can be told; that there is one connection of the
+//!    description. So a command that fails has changed nothing, unless a process ends meanwhile: then it says what it
+//!    has changed.
 //! 3. A file is found and opened as `beeline stat` does it, and must be that user's own and still that process's.
 
 mod list;
@@ -32,9 +33,10 @@ pub fn run(arguments: &SetArgs) -> anyhow::Result<ExitCode> {
     if settings.is_empty() && !arguments.list {
         return Err(usage("there is nothing to set: say KEY=VALUE, or --list to see what there is"));
     }
-    let processes = find(arguments, &selection)?;
+    let mut processes = find(arguments, &selection)?;
     let mut text = String::new();
     if !settings.is_empty() {
+        write::leave_out(&mut processes, &selection);
         let targets = match &arguments.connection {
             Some(name) => {
                 let (process, open) = connection(&processes, name)?;
@@ -44,9 +46,14 @@ pub fn run(arguments: &SetArgs) -> anyhow::Result<ExitCode> {
         };
         for (process, _) in &targets {
             settings.iter().try_for_each(|setting| check(process, setting))?;
+            write::check(process)?;
         }
         for (process, open) in targets {
-            write::settings(process, open, &settings)?;
+            if let Err(error) = write::settings(process, open, &settings) {
+                // What was changed, at least.
+                output::print(&text)?;
+                return Err(error);
+            }
             if !arguments.json {
                 text.push_str(&done(process, open, &settings));
             }
