@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -11,8 +12,14 @@ use nix::unistd::read;
 const CONTROL_C: u8 = 3;
 const CONTROL_D: u8 = 4;
 
-/// A terminal that gives each key at once and does not show it, until this is dropped. Ctrl-C is a key like others, so
-/// that the terminal is set back after it, too.
+/// What ends a program that does not ask for it: whoever sends one (`timeout`, a session's end), and a panic.
+const ENDS: [libc::c_int; 5] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGABRT, libc::SIGTERM];
+
+/// The terminal as it was, for a handler of signals.
+static BEFORE: OnceLock<libc::termios> = OnceLock::new();
+
+/// A terminal that gives each key at once and does not show it, until this is dropped, or a signal ends the program.
+/// Ctrl-C is a key like others, so that the terminal is set back after it, too.
 pub struct Keys {
     before: Termios,
 }
@@ -27,6 +34,10 @@ impl Keys {
         let before = tcgetattr(&stdin).ok()?;
         let mut raw = before.clone();
         raw.local_flags.remove(LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG);
+        // Before there is anything to set back.
+        if BEFORE.set(before.clone().into()).is_ok() {
+            ENDS.into_iter().for_each(handle);
+        }
         tcsetattr(&stdin, SetArg::TCSANOW, &raw).ok()?;
         Some(Self { before })
     }
@@ -60,5 +71,40 @@ fn ends(keys: &[u8]) -> bool {
 impl Drop for Keys {
     fn drop(&mut self) {
         let _ = tcsetattr(std::io::stdin(), SetArg::TCSANOW, &self.before);
+    }
+}
+
+/// Lets a signal set the terminal back before it ends the program; not one that the program was started to ignore.
+fn handle(signal: libc::c_int) {
+    // SAFETY: all-zero bytes are a valid sigaction.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: a null new action only asks; the pointer is to a whole sigaction.
+    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
+    if asked != 0 || action.sa_sigaction != libc::SIG_DFL {
+        return;
+    }
+    action.sa_sigaction = set_back as extern "C" fn(libc::c_int) as usize;
+    action.sa_flags = libc::SA_RESETHAND;
+    // SAFETY: a live set, which is filled; a whole action, whose handler makes only calls that a handler may make.
+    unsafe {
+        // SIGTTOU among them, which would stop a program that touches its terminal from the background.
+        libc::sigfillset(&raw mut action.sa_mask);
+        libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+    }
+}
+
+extern "C" fn set_back(signal: libc::c_int) {
+    // SAFETY: plain numbers; whole terminal settings. Each of these calls may be made by a handler (signal-safety(7)).
+    unsafe {
+        // While this program is not in the foreground the terminal is a shell's, or another program's. No group is that
+        // of a terminal that controls nobody.
+        let foreground = libc::tcgetpgrp(libc::STDIN_FILENO);
+        if let Some(before) = BEFORE.get()
+            && (foreground < 0 || foreground == libc::getpgrp())
+        {
+            libc::tcsetattr(libc::STDIN_FILENO, libc::TCSANOW, before);
+        }
+        // It has its own effect again, as soon as this handler returns.
+        libc::raise(signal);
     }
 }

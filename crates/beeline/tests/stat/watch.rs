@@ -2,12 +2,14 @@
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use beeline_stats::{Reason, Role};
 use nix::pty::{Winsize, openpty};
+use nix::sys::termios::LocalFlags;
 
 use crate::common::beeline;
 use crate::root::{Root, alive, busy, content};
@@ -93,8 +95,26 @@ fn a_key_ends_the_watch_and_the_terminal_is_as_before() {
         assert_eq!(terminal.press(key), Some(0), "{key:?}");
         assert!(since.elapsed() < Duration::from_secs(20));
         let after = nix::sys::termios::tcgetattr(&terminal.keyboard).unwrap().local_flags;
-        let line_by_line = nix::sys::termios::LocalFlags::ICANON | nix::sys::termios::LocalFlags::ECHO;
+        let line_by_line = LocalFlags::ICANON | LocalFlags::ECHO;
         assert!(!during.intersects(line_by_line) && after.contains(line_by_line));
+    }
+}
+
+/// Ctrl-C is a key, but `timeout` and a session that ends send signals, and a panic is one.
+#[test]
+fn a_signal_ends_the_watch_and_the_terminal_is_as_before() {
+    for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGABRT] {
+        let root = Root::new();
+        root.put(alive(), content(alive(), busy));
+        let mut terminal = Terminal::start(&root, 200, &["--watch=3600"]);
+        terminal.read_until(|screen| screen.contains("q ends this"));
+        let flags = |terminal: &Terminal| nix::sys::termios::tcgetattr(&terminal.keyboard).unwrap().local_flags;
+        let during = flags(&terminal);
+        // SAFETY: our own child, which is not waited for yet.
+        assert_eq!(unsafe { libc::kill(i32::try_from(terminal.child.id()).unwrap(), signal) }, 0);
+        assert_eq!(terminal.child.wait().unwrap().signal(), Some(signal));
+        let all = LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG;
+        assert!(!during.intersects(all) && flags(&terminal).contains(all), "{signal}");
     }
 }
 
