@@ -2,6 +2,7 @@
 //! carries to other hosts.
 
 pub mod absent;
+mod apart;
 pub mod bridge;
 pub mod collect;
 mod containers;

@@ -8,6 +8,8 @@ use beeline_stats::tunables::ENVIRONMENT;
 use beeline_stats::{Reason, Tunables};
 use nix::sys::statvfs::statvfs;
 
+use super::apart;
+
 /// Where the library keeps statistics.
 const SHARED_MEMORY: &str = "dev/shm";
 /// What statistics of a process begin with: a header, and a page of connections.
@@ -63,8 +65,8 @@ impl Absence {
         if !about.exists() {
             return Self::Gone;
         }
-        let Ok(maps) = fs::read_to_string(about.join("maps")) else { return Self::NotYours };
-        if !maps.lines().any(|line| line.ends_with("/libbeeline.so")) {
+        let Some(maps) = apart::read(&about.join("maps")) else { return Self::NotYours };
+        if !maps.split(|byte| *byte == b'\n').any(|line| line.ends_with(b"/libbeeline.so")) {
             return Self::NotLoaded;
         }
         Self::Silent(Obstacle::of(&about))
@@ -102,7 +104,7 @@ impl Absence {
 impl Obstacle {
     /// `about` is the process's directory in /proc.
     fn of(about: &Path) -> Option<Self> {
-        let options = Self::of_options(&fs::read(about.join("environ")).unwrap_or_default());
+        let options = Self::of_options(&apart::read(&about.join("environ")).unwrap_or_default());
         options.or_else(|| is_file_size_short(about).then_some(Self::FileSizeLimited)).or_else(|| Self::of_place(about))
     }
 

@@ -8,9 +8,10 @@
 //! 2. Only what lies on a tmpfs, by the kernel's word, and has the name of a statistics file is opened. Its bytes are a
 //!    stranger's, checked as all others are, and tell of nobody but the process that has mapped it.
 //! 3. What was found in the host's own `/dev/shm` is the same file; of it only the process's number here is learnt.
-//! 4. A network namespace has the name of its file in `/run/netns`, or else its number. The command's own has none.
+//! 4. A process's mappings are told under a lock of its own, which it may keep: so they are looked at [apart].
+//! 5. A network namespace has the name of its file in `/run/netns`, or else its number. The command's own has none.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -19,24 +20,21 @@ use std::path::{Path, PathBuf};
 use beeline_stats::Snapshot;
 use beeline_stats::layout::{FILE_BYTES_MAX, FileName};
 
+use super::apart;
 use super::process::{Identity, Peer, Process};
 
 const NAMED: &str = "/run/netns";
 const DIRECTORY: &str = "beeline-";
-/// Of what the kernel tells of a process.
-const TEXT_BYTES_MAX: u64 = 32 << 20;
 
 /// Adds the processes of containers to those that were found, and says of all in which network namespace they are.
 /// `everybody`: whether other processes may be looked into.
 pub fn look(processes: &mut Vec<Process>, everybody: bool) {
     let names = names();
     if everybody {
-        for pid in pids() {
-            // Most processes are of this host itself, and their files were found where it has them.
-            if namespaces_of(pid).is_some_and(|its| Some(its) != own()) {
-                look_into(processes, pid);
-            }
-        }
+        // Most processes are of this host itself, and their files were found where it has them.
+        let own = own();
+        let pids = pids().into_iter().filter(|pid| namespaces_of(*pid).is_some_and(|its| Some(its) != own));
+        look_into(processes, &pids.collect::<Vec<_>>());
     }
     for process in processes.iter_mut() {
         process.network_namespace = process.is_known_here().then(|| name_of(process.pid, &names)).flatten();
@@ -90,22 +88,67 @@ fn own() -> Option<[Identity; 2]> {
 
 // ---- statistics
 
-fn look_into(processes: &mut Vec<Process>, pid: u32) {
-    let Some((found, name, file)) = statistics(pid) else { return };
-    if let Some(known) = processes.iter_mut().find(|process| process.identity == Some(found)) {
+fn look_into(processes: &mut Vec<Process>, pids: &[u32]) {
+    let known: HashSet<Identity> = processes.iter().filter_map(|process| process.identity).collect();
+    let found = apart::answers(pids, |pid| Found::of(*pid, &known).map(|found| found.encode()));
+    for (pid, found) in pids.iter().zip(found) {
+        if let Some(found) = found.and_then(|bytes| Found::decode(&bytes)) {
+            add(processes, *pid, &found);
+        }
+    }
+}
+
+fn add(processes: &mut Vec<Process>, pid: u32, found: &Found) {
+    if let Some(known) = processes.iter_mut().find(|process| process.identity == Some(found.identity)) {
         return known.is_called(pid);
     }
-    let mut bytes = Vec::new();
-    let uid = file.metadata().map(|about| about.uid());
-    let read = (&file).take(FILE_BYTES_MAX as u64).read_to_end(&mut bytes);
-    let (Ok(uid), Ok(_), Ok(snapshot)) = (uid, read, Snapshot::parse(&bytes)) else { return };
-    if snapshot.pid() != name.pid || snapshot.start_ticks() != name.start_ticks {
+    let Ok(snapshot) = Snapshot::parse(&found.bytes) else { return };
+    if (snapshot.pid(), snapshot.start_ticks()) != (found.name.pid, found.name.start_ticks) {
         return;
     }
-    let mut process = Process::of(&snapshot, uid, true);
+    let mut process = Process::of(&snapshot, found.uid, true);
     process.is_called(pid);
-    process.identity = Some(found);
+    process.identity = Some(found.identity);
     processes.push(process);
+}
+
+/// A statistics file that a process has mapped.
+#[derive(Debug, PartialEq, Eq)]
+struct Found {
+    identity: Identity,
+    name: FileName,
+    uid: u32,
+    /// Not of one that is known already.
+    bytes: Vec<u8>,
+}
+
+impl Found {
+    fn of(pid: u32, known: &HashSet<Identity>) -> Option<Self> {
+        let (identity, name, file) = statistics(pid)?;
+        let uid = file.metadata().ok()?.uid();
+        let mut bytes = Vec::new();
+        if !known.contains(&identity) {
+            file.take(FILE_BYTES_MAX as u64).read_to_end(&mut bytes).ok()?;
+        }
+        Some(Self { identity, name, uid, bytes })
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let numbers = [self.identity.0, self.identity.1, self.name.pid.into(), self.name.start_ticks, self.uid.into()];
+        let mut bytes: Vec<u8> = numbers.into_iter().flat_map(u64::to_ne_bytes).collect();
+        bytes.extend(&self.bytes);
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (numbers, bytes) = bytes.split_first_chunk::<40>()?;
+        let (words, _) = numbers.as_chunks::<8>();
+        let mut numbers = words.iter().copied().map(u64::from_ne_bytes);
+        let mut next = || numbers.next();
+        let identity = (next()?, next()?);
+        let name = FileName { pid: u32::try_from(next()?).ok()?, start_ticks: next()? };
+        Some(Self { identity, name, uid: u32::try_from(next()?).ok()?, bytes: bytes.to_vec() })
+    }
 }
 
 /// The statistics file that a process has mapped.
@@ -123,9 +166,7 @@ fn statistics(pid: u32) -> Option<(Identity, FileName, File)> {
 }
 
 fn text(path: &Path) -> io::Result<String> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(TEXT_BYTES_MAX).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(String::from_utf8_lossy(&apart::read_here(path)?).into_owned())
 }
 
 /// A line of `maps`, if it is the beginning of a statistics file: addresses, device, name.
@@ -194,6 +235,17 @@ mod tests {
             assert_eq!(mapping(&line(offset, path)), None, "{offset} {path}");
         }
         assert_eq!(mapping(""), None);
+    }
+
+    #[test]
+    fn what_was_found_apart_is_told_as_it_is() {
+        let name = FileName { pid: 12, start_ticks: 345 };
+        for bytes in [Vec::new(), b"content".to_vec()] {
+            let found = Found { identity: (26, 77), name, uid: 1000, bytes };
+            let told = found.encode();
+            assert_eq!(Found::decode(&told), Some(found));
+            assert_eq!(Found::decode(&told[..39]), None);
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod bridge;
 #[path = "../common/mod.rs"]
 mod common;
 mod root;
+mod silent;
 mod watch;
 
 use std::fs::{self, File};
