@@ -60,6 +60,8 @@ pub struct Operations {
     pub further_fds: fn(&'static Desc) -> FurtherFds,
     /// Whether one of those, which the kernel calls readable, makes the description readable to the app.
     pub is_readable: fn(&'static Desc) -> bool,
+    /// Whether other processes may take what comes there.
+    pub is_contended: fn(&'static Desc) -> bool,
 }
 
 impl Operations {
@@ -74,6 +76,7 @@ impl Operations {
         before_forget: |_| {},
         further_fds: |_| [None; FURTHER_FDS],
         is_readable: |_| false,
+        is_contended: |_| false,
     };
 }
 

@@ -38,6 +38,10 @@ pub static FORKS: AtomicU32 = AtomicU32::new(0);
 /// `vfork` and `clone` calls so far, counted likewise.
 pub static VFORKS: AtomicU32 = AtomicU32::new(0);
 
+/// See [`copies`].
+#[unsafe(link_section = ".fork")]
+static COPIES: AtomicU32 = AtomicU32::new(0);
+
 #[unsafe(link_section = ".fork")]
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
@@ -159,9 +163,23 @@ pub fn forks() -> u32 {
     FORKS.load(Relaxed)
 }
 
-/// Counts a process that is about to be made, also one that libc makes behind our back (`posix_spawn`, `system`,
-/// `popen`). Returns its number.
+/// Those of them after which a child goes on with a copy of what this process knows, and of its listeners' doors. What
+/// is spawned, or made by `vfork`, has no door once it is another program, and makes no call of ours before.
+#[must_use]
+#[inline]
+pub fn copies() -> u32 {
+    COPIES.load(Relaxed)
+}
+
+/// Counts a child that is about to be made and gets a copy of this memory. Returns its number.
 pub fn count_fork() -> u32 {
+    COPIES.fetch_add(1, Relaxed);
+    count_spawn()
+}
+
+/// Counts a process that is about to be made by libc, behind our back, and becomes another program (`posix_spawn`,
+/// `system`, `popen`). Returns its number.
+pub fn count_spawn() -> u32 {
     FORKS.fetch_add(1, Relaxed).wrapping_add(1)
 }
 

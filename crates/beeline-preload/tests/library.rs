@@ -28,6 +28,8 @@ mod figures;
 mod forks;
 #[path = "library/handed.rs"]
 mod handed;
+#[path = "library/helped.rs"]
+mod helped;
 #[path = "library/mixed.rs"]
 mod mixed;
 #[path = "library/near.rs"]

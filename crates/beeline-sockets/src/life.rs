@@ -29,7 +29,7 @@ mod text;
 
 pub use crate::changing::{Changing, changing};
 pub use crate::hidden::{hidden_add, hidden_remove, is_hidden};
-pub use crate::process::{FORKS, VFORKS, config, count_fork, forks, is_guest_of_parent};
+pub use crate::process::{FORKS, VFORKS, config, count_spawn, forks, is_guest_of_parent};
 pub use closing::{Closing, list_begins, list_closes};
 pub use code::{allow_lanes, code_is_loaded};
 pub use control::{fcntl, ioctl, sockatmark};

@@ -115,7 +115,7 @@ unsafe fn become_program(image: Image, list: List, exec: impl Fn(List) -> c_int)
 /// # Safety
 /// `list` as for posix_spawn(3).
 unsafe fn spawn(image: Image, actions: *const c_void, list: List, spawn: impl Fn(List) -> c_int) -> Outcome {
-    life::count_fork();
+    life::count_spawn();
     // SAFETY: forwarded.
     let kept = unsafe { environment::kept(list, image) };
     let spawn_it = |image, list| {

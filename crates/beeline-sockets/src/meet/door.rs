@@ -302,7 +302,7 @@ pub(super) fn close(listener: &'static Listener, for_all: bool) {
         Some(_) => false,
         None => was_serving,
     };
-    if for_all || last && listener.is_shared() {
+    if for_all || last && listener.may_be_held() {
         let mut closing = Closing::new();
         for _ in 0..QUEUE_MAX {
             let Ok(client) = kernel::accept4(door, None, libc::SOCK_CLOEXEC) else { break };

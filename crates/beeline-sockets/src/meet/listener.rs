@@ -78,9 +78,11 @@ pub struct Listener {
     pub(super) euid: AtomicU32,
     /// Whether the door's queue was given its size when the door was made.
     pub(super) sized: AtomicU32,
-    /// `forks` of the process when the listener was made.
+    /// [`process::copies`] when the listener was made.
     pub(super) born: AtomicU32,
     /// When a door was last tried to be made.
+    /// `forks` of the process then.
+    forked: AtomicU32,
     pub(super) tried_ns: AtomicU64,
     /// How long to wait after that, if the name was taken.
     pub(super) retry_ns: AtomicU64,
@@ -169,7 +171,8 @@ impl Listener {
         self.open.store(0, Relaxed);
         self.reuses_port.store(0, Relaxed);
         self.sized.store(0, Relaxed);
-        self.born.store(crate::forks(), Relaxed);
+        self.born.store(process::copies(), Relaxed);
+        self.forked.store(crate::forks(), Relaxed);
         self.tried_ns.store(0, Relaxed);
         self.retry_ns.store(0, Relaxed);
         self.doorless.set(None);
@@ -202,7 +205,12 @@ impl Listener {
 
     /// Whether a `fork` since the listener was made may have given it to another process.
     pub(super) fn is_shared(&self) -> bool {
-        self.born.load(Relaxed) != crate::forks()
+        self.born.load(Relaxed) != process::copies()
+    }
+
+    /// Whether another process may have the door open, too: also one that is about to become another program.
+    pub(super) fn may_be_held(&self) -> bool {
+        self.forked.load(Relaxed) != crate::forks()
     }
 
     /// Whether this process serves the door.

@@ -22,6 +22,7 @@ static LISTENER: Operations = Operations {
     before_forget: door::unwatch,
     further_fds: listener_fds,
     is_readable: readable::door_ready,
+    is_contended: |desc| Listener::of(desc).is_some_and(Listener::is_shared),
     ..Operations::NONE
 };
 

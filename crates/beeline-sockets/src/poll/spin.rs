@@ -4,8 +4,6 @@
 //! connects as soon as the last one was served is there before this thread would have gone to sleep. Then a look is a
 //! system call.
 
-use core::sync::atomic::Ordering::Relaxed;
-
 use libc::pollfd;
 
 use super::{ALWAYS, READABLE, io, look};
@@ -48,7 +46,7 @@ fn listener(fds: &[pollfd]) -> Option<&'static Desc> {
     let mut listeners = awaited.filter_map(|entry| table::get(entry.fd).filter(|desc| desc.kind() == Kind::Listener));
     listeners.find(|desc| {
         let has_door = || (desc.operations.get().further_fds)(desc).into_iter().flatten().next().is_some();
-        desc.born.load(Relaxed) == crate::forks() && has_door()
+        !(desc.operations.get().is_contended)(desc) && has_door()
     })
 }
 
