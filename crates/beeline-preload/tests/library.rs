@@ -327,7 +327,8 @@ cases! { left:
     a_set_is_told_nothing_of_a_door_that_was_left
     a_set_is_told_nothing_of_a_closed_listener
     a_set_from_before_is_told_nothing_of_a_closed_listener
-    one_of_a_crowd_that_leaves_keeps_nobody_waiting;
+    one_of_a_crowd_that_leaves_keeps_nobody_waiting
+    who_sleeps_hears_of_a_door_that_was_made_anew;
 }
 
 cases! { owed:

@@ -185,6 +185,66 @@ static void one_of_a_crowd_that_leaves_keeps_nobody_waiting(void) {
     CHECK(late <= CLIENTS / 2);
 }
 
+/* ---- a crowd that loses members, and doors that are made anew ---- */
+
+/* Where to connect, and who is to sleep before. */
+struct visit {
+    struct sockaddr_in address;
+    pid_t sleeper;
+};
+
+static int visits[2], visited[2];
+
+/* A child that has nothing of what is opened later, and visits when it is asked to. */
+static void visitor(void) {
+    CHECK(pipe(visits) == 0 && pipe(visited) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child != 0) return;
+    struct visit visit;
+    CHECK(close(visits[1]) == 0);
+    while (read(visits[0], &visit, sizeof visit) == sizeof visit) {
+        await_asleep(visit.sleeper);
+        double began = now_s();
+        int client = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(connect(client, (struct sockaddr *)&visit.address, sizeof visit.address) == 0);
+        hears(client, "!");
+        char late = now_s() - began > 0.06;
+        CHECK(close(client) == 0 && write(visited[1], &late, 1) == 1);
+    }
+    _exit(0);
+}
+
+/* One more client comes, and is served by who sleeps in accept(2). Whether it had to wait long. */
+static int serves_a_visitor(int door, const struct sockaddr_in *address) {
+    struct visit visit = {*address, getpid()};
+    char late;
+    CHECK(write(visits[1], &visit, sizeof visit) == sizeof visit);
+    int served = accept(door, NULL, NULL);
+    CHECK(served >= 0 && write(served, "!", 1) == 1 && close(served) == 0);
+    CHECK(read(visited[0], &late, 1) == 1);
+    return late;
+}
+
+/* Who sleeps with the crowd hears of clients at a door that was made anew, whatever its number is. */
+static void who_sleeps_hears_of_a_door_that_was_made_anew(void) {
+    struct sockaddr_in address;
+    visitor();
+    int door = listener(&address);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) _exit(0);
+    CHECK(status_of(child) == 0);
+    serves_a_visitor(door, &address);
+    limit(RLIMIT_AS, (rlim_t)1 << 45);
+    serves_a_visitor(door, &address);
+    limit(RLIMIT_AS, RLIM_INFINITY);
+    CHECK(usleep(20000) == 0);
+    /* A busy machine may hold one up. */
+    int late = serves_a_visitor(door, &address) + serves_a_visitor(door, &address);
+    CHECK(late < 2);
+}
+
 static const struct guest_case CASES[] = {
     CASE(a_set_is_told_nothing_when_numbers_ran_short),
     CASE(a_set_from_before_is_told_nothing_when_numbers_ran_short),
@@ -192,6 +252,7 @@ static const struct guest_case CASES[] = {
     CASE(a_set_is_told_nothing_of_a_closed_listener),
     CASE(a_set_from_before_is_told_nothing_of_a_closed_listener),
     CASE(one_of_a_crowd_that_leaves_keeps_nobody_waiting),
+    CASE(who_sleeps_hears_of_a_door_that_was_made_anew),
 };
 
 int main(int argc, char **argv) {

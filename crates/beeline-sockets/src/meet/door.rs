@@ -296,6 +296,8 @@ pub(super) fn fit_to_numbers(listener: &Listener, number: i32) {
 pub(super) fn close(listener: &'static Listener, for_all: bool) {
     listener.lobby.close();
     let Some(door) = listener.door.take() else { return };
+    // Another one may be made under the same number, which the crowd's set does not have.
+    listener.set_door.set(None);
     let was_serving = listener.stop_serving();
     let last = match listener.shared_state() {
         Some(share) if was_serving => share.servers.fetch_sub(1, AcqRel) <= 1,
