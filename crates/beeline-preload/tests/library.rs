@@ -328,7 +328,10 @@ cases! { left:
     a_set_is_told_nothing_of_a_closed_listener
     a_set_from_before_is_told_nothing_of_a_closed_listener
     one_of_a_crowd_that_leaves_keeps_nobody_waiting
-    who_sleeps_hears_of_a_door_that_was_made_anew;
+    who_sleeps_hears_of_a_door_that_was_made_anew
+    a_door_is_left_by_the_last_after_one_was_killed
+    a_door_is_left_by_the_last_after_one_has_ended
+    a_door_is_left_by_the_last_after_one_became_a_program;
 }
 
 cases! { owed:

@@ -27,11 +27,11 @@
 //!
 //! What two ends need to find each other without knowing descriptions is a crate of its own, `beeline-meeting`. Here
 //! `lane` makes a description a lane; `listener`, `listening`, `door`, `lobby`, `arrivals`, `accept`, `readable`,
-//! `accept_lock`, `admit`, `watched` and `reset` are the server's part; `connect`, `connecting`, `client`, `retry`,
-//! `bridged`, `offers` and `late` the client's, `counted` is what becomes of both in a program that has left lanes.
-//! `retreat` and `release` give way where the program needs what is ours, `sockets` are what is not connected yet,
-//! `fork` is what all of this does at one. `agent` is how both ends meet across network namespaces, `standing` how two
-//! that have met are spared all that, `seats` how one of a crowd is.
+//! `accept_lock`, `servers`, `admit`, `watched` and `reset` are the server's part; `connect`, `connecting`, `client`,
+//! `retry`, `bridged`, `offers` and `late` the client's, `counted` is what becomes of both in a program that has left
+//! lanes. `retreat` and `release` give way where the program needs what is ours, `sockets` are what is not connected
+//! yet, `fork` is what all of this does at one. `agent` is how both ends meet across network namespaces, `standing` how
+//! two that have met are spared all that, `seats` how one of a crowd is.
 //!
 //! # Locks
 //!
@@ -66,6 +66,7 @@ mod reset;
 mod retreat;
 mod retry;
 mod seats;
+mod servers;
 mod sockets;
 mod standing;
 mod untended;
@@ -86,6 +87,7 @@ pub(crate) use late::carry_options;
 pub use late::{before_close, late_fallback};
 pub(crate) use listening::{
     adopt_now, leave_door_if_blocked, leave_doors, listen, listens, note_reuse_of_port, reuses_port, shutdown_listener,
+    stop_serving,
 };
 pub(crate) use lookup::{Holder, holder};
 pub(crate) use offers::{before_end, before_fork, before_passing, changing_to_share};

@@ -245,6 +245,57 @@ static void who_sleeps_hears_of_a_door_that_was_made_anew(void) {
     CHECK(late < 2);
 }
 
+static void is_killed(int told) {
+    CHECK(write(told, "!", 1) == 1);
+    for (;;) pause();
+}
+
+static void ends(int told) {
+    (void)told;
+    _exit(0);
+}
+
+static void becomes_a_program(int told) {
+    CHECK(fcntl(told, F_SETFD, FD_CLOEXEC) == 0);
+    execlp("sleep", "sleep", "100", NULL);
+    _exit(1);
+}
+
+/* A process that has served with another one, which serves no more, leaves the door: clients of whoever still has it
+ * open do not wait there for nobody. */
+static void leaves_a_door_after(void (*how)(int)) {
+    struct sockaddr_in address;
+    int ready[2];
+    char byte;
+    visitor();
+    int door = listener(&address);
+    CHECK(fcntl(door, F_SETFD, FD_CLOEXEC) == 0 && pipe(ready) == 0);
+    struct pollfd look = {door, POLLIN, 0};
+    CHECK(poll(&look, 1, 0) == 0);
+    pid_t worker = fork();
+    CHECK(worker >= 0);
+    if (worker == 0) {
+        CHECK(poll(&look, 1, 0) == 0);
+        how(ready[1]);
+    }
+    CHECK(close(ready[1]) == 0);
+    /* A byte, or the end: it has ended, or is another program. */
+    ssize_t said = read(ready[0], &byte, 1);
+    if (said == 1) CHECK(kill(worker, SIGKILL) == 0);
+    if (how != becomes_a_program) CHECK(waitpid(worker, NULL, 0) == worker);
+    keeper();
+    limit(RLIMIT_AS, (rlim_t)1 << 45);
+    int late = serves_a_visitor(door, &address) + serves_a_visitor(door, &address);
+    if (how == becomes_a_program) CHECK(kill(worker, SIGKILL) == 0 && status_of(worker) == 1000 + SIGKILL);
+    CHECK(late < 2);
+}
+
+static void a_door_is_left_by_the_last_after_one_was_killed(void) { leaves_a_door_after(is_killed); }
+
+static void a_door_is_left_by_the_last_after_one_has_ended(void) { leaves_a_door_after(ends); }
+
+static void a_door_is_left_by_the_last_after_one_became_a_program(void) { leaves_a_door_after(becomes_a_program); }
+
 static const struct guest_case CASES[] = {
     CASE(a_set_is_told_nothing_when_numbers_ran_short),
     CASE(a_set_from_before_is_told_nothing_when_numbers_ran_short),
@@ -253,6 +304,9 @@ static const struct guest_case CASES[] = {
     CASE(a_set_from_before_is_told_nothing_of_a_closed_listener),
     CASE(one_of_a_crowd_that_leaves_keeps_nobody_waiting),
     CASE(who_sleeps_hears_of_a_door_that_was_made_anew),
+    CASE(a_door_is_left_by_the_last_after_one_was_killed),
+    CASE(a_door_is_left_by_the_last_after_one_has_ended),
+    CASE(a_door_is_left_by_the_last_after_one_became_a_program),
 };
 
 int main(int argc, char **argv) {

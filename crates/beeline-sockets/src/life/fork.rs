@@ -151,7 +151,10 @@ pub fn leave_but(is_used: impl Fn(i32) -> bool) {
     meet::before_end();
     let is_shared = |fd, desc: &Desc| desc.is_lane() && desc.shared.load(Relaxed) && desc.fd.load(Relaxed) == fd;
     let mut any = false;
-    table::for_each(|fd, desc| any |= is_shared(fd, desc));
+    table::for_each(|fd, desc| {
+        meet::stop_serving(desc);
+        any |= is_shared(fd, desc);
+    });
     if !any {
         return;
     }

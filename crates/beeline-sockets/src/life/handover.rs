@@ -171,6 +171,7 @@ pub fn before_exec(image: Image) -> Loan {
     pass_listeners_on();
     if !loan.to_another {
         meet::before_end();
+        table::for_each(|_, desc| meet::stop_serving(desc));
         stranger::prepare_exec(image);
         loan.has_left = leaving::before_exec();
         if image != Image::Takes {

@@ -21,7 +21,7 @@
 //! 3. A door that was open is shut by fillers as well, after its clients were sent away: they begin again over
 //!    TCP.
 
-use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_guest::may_begin;
 use beeline_shm::sys;
@@ -198,10 +198,7 @@ fn make_again(desc: &'static Desc, listener: &'static Listener, accepts: bool) {
     let is_wanted = reason == Reason::DoorNameTaken
         || accepts && reason == Reason::ListenerOnlyWatched
         || reason == Reason::Disabled && !is_switched_off(listener);
-    // While others serve the door it is theirs, for good: this one would ask them for clients' sake, and find it taken.
-    let is_others = reason == Reason::HostileClients
-        && listener.shared_state().is_some_and(|share| share.servers.load(Relaxed) != 0);
-    if !(is_wanted || limits::may_pass(reason) && !is_others || had_no_number && is_alone) {
+    if !(is_wanted || limits::may_pass(reason) || had_no_number && is_alone) {
         return;
     }
     let pause_ns = listener.retry_ns.load(Relaxed).clamp(RETRY_NS_MIN, RETRY_NS_MAX);
@@ -209,7 +206,8 @@ fn make_again(desc: &'static Desc, listener: &'static Listener, accepts: bool) {
         listener.retry_ns.store(pause_ns.saturating_mul(2), Relaxed);
         listener.tried_ns.store(kernel::now_ns(), Relaxed);
         let fits = if had_no_number { hidden::has_spare() } else { limits::may_serve().is_ok() };
-        if !fits {
+        // As long as others serve the door it is theirs: this one would ask them for clients' sake, and find it taken.
+        if !fits || reason == Reason::HostileClients && !listener.serves_alone() {
             return;
         }
         make(desc.fd.load(Relaxed), desc, listener);
@@ -299,11 +297,10 @@ pub(super) fn close(listener: &'static Listener, for_all: bool) {
     // Another one may be made under the same number, which the crowd's set does not have.
     listener.set_door.set(None);
     let was_serving = listener.stop_serving();
-    let last = match listener.shared_state() {
-        Some(share) if was_serving => share.servers.fetch_sub(1, AcqRel) <= 1,
-        Some(_) => false,
-        None => was_serving,
-    };
+    if was_serving {
+        listener.leave_servers();
+    }
+    let last = was_serving && listener.serves_alone();
     if for_all || last && listener.may_be_held() {
         let mut closing = Closing::new();
         for _ in 0..QUEUE_MAX {

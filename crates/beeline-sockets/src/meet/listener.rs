@@ -10,7 +10,7 @@
 //! |---|---|
 //! | the TCP queue, `O_NONBLOCK`, `SO_RCVTIMEO` | the TCP socket, shared as ever |
 //! | the door and its queue | an `AF_UNIX` listener, inherited by `fork`, closed by `exec` |
-//! | whether the door is open, how many processes serve it | [`Share`], or this process alone |
+//! | whether the door is open, which processes serve it | [`Share`], or this process alone |
 //! | clients taken from the door that have not said hello | the process that took them |
 //!
 //! A client in the last line is not lost when its process dies: as long as nobody has taken its hello, it
@@ -26,6 +26,7 @@ use beeline_stats::{Reason, Role};
 
 use super::lobby::Lobby;
 use super::seats::Seats;
+use super::servers::Servers;
 use super::trust;
 use crate::desc::{Desc, Kind};
 use crate::fd_cell::FdCell;
@@ -42,7 +43,7 @@ use crate::{process, stats, table};
 #[repr(C)]
 pub(super) struct Share {
     /// Processes that serve the door.
-    pub servers: AtomicU32,
+    pub servers: Servers,
     /// Whether the door is open.
     pub open: AtomicU32,
     /// The user of the first server, plus one.
@@ -80,9 +81,9 @@ pub struct Listener {
     pub(super) sized: AtomicU32,
     /// [`process::copies`] when the listener was made.
     pub(super) born: AtomicU32,
-    /// When a door was last tried to be made.
     /// `forks` of the process then.
     forked: AtomicU32,
+    /// When a door was last tried to be made.
     pub(super) tried_ns: AtomicU64,
     /// How long to wait after that, if the name was taken.
     pub(super) retry_ns: AtomicU64,
@@ -203,7 +204,8 @@ impl Listener {
         Listener::of(desc).is_some_and(|now| core::ptr::eq(now, self))
     }
 
-    /// Whether a `fork` since the listener was made may have given it to another process.
+    /// Whether a `fork` since the listener was made may have given it to another process, with its door. A program that
+    /// was spawned may have the TCP listener, and takes what comes there, but no door.
     pub(super) fn is_shared(&self) -> bool {
         self.born.load(Relaxed) != process::copies()
     }
@@ -233,10 +235,10 @@ impl Listener {
         unsafe { self.share.load(Relaxed).as_ref() }
     }
 
-    /// Counts this process among those that serve the door.
+    /// Lists this process among those that serve the door.
     pub(super) fn join_servers(&self) {
         let Some(share) = self.shared_state() else { return };
-        share.servers.fetch_add(1, AcqRel);
+        share.servers.join(process::identity());
         let user = trust::euid().saturating_add(1);
         let first = share.user.compare_exchange(0, user, AcqRel, Relaxed);
         if first.is_err_and(|first| first != user) {
@@ -244,9 +246,21 @@ impl Listener {
         }
     }
 
-    /// Whether no other process takes clients from the door.
+    /// It is not listed any more.
+    pub(super) fn leave_servers(&self) {
+        if let Some(share) = self.shared_state() {
+            share.servers.leave(process::identity());
+        }
+    }
+
+    /// Whether no other process takes clients from the door. Those that are listed are looked at.
     pub(super) fn serves_alone(&self) -> bool {
-        self.shared_state().is_none_or(|share| share.servers.load(Relaxed) <= 1)
+        self.shared_state().is_none_or(|share| !share.servers.any_but(process::identity(), self.serves()))
+    }
+
+    /// Whether two processes or more take clients from the door, whether this is one of them or not.
+    pub(super) fn is_served_by_several(&self) -> bool {
+        self.shared_state().is_some_and(|share| share.servers.are_several())
     }
 
     /// Whether only processes of our user accept on the listener: they may read each other's memory anyway, so a

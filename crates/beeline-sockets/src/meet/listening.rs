@@ -206,6 +206,27 @@ fn close_listener(desc: &'static Desc) {
     LISTENERS.give(listener);
 }
 
+/// This process ends, or becomes another program: other processes are not to count on it at the door any more. If the
+/// program cannot be executed, the next call that waits for clients serves the door again.
+#[inline(always)]
+pub(crate) fn stop_serving(desc: &'static Desc) {
+    if let Some(listener) = Listener::of(desc)
+        && listener.serves()
+        && listener.shared_state().is_some()
+    {
+        stop_serving_among_several(listener);
+    }
+}
+
+#[cold]
+fn stop_serving_among_several(listener: &'static Listener) {
+    // Another thread may be about to close the listener, with what is shared.
+    let _guard = listener.lock.lock();
+    if listener.stop_serving() {
+        listener.leave_servers();
+    }
+}
+
 /// Before a `fork`: what parent and child must agree on gets its memory. The parent may leave the accepting to the
 /// child from now on, so clients that it has put aside are sent away. The caller holds `changing::changing`.
 pub(super) fn prepare_fork() {

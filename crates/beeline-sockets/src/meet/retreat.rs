@@ -114,9 +114,8 @@ pub(super) fn give_up_descriptors() -> bool {
         let nobody_waits = |door: i32| {
             !listener.is_open() || kernel::poll_now(door, libc::POLLIN) == 0 && !listener.lobby.is_occupied()
         };
-        let is_served_elsewhere =
-            !listener.serves() && listener.shared_state().is_some_and(|share| share.servers.load(Relaxed) != 0);
-        let is_idle = listener.door.get().is_some_and(|door| is_served_elsewhere || nobody_waits(door));
+        let is_served_elsewhere = || !listener.serves() && !listener.serves_alone();
+        let is_idle = listener.door.get().is_some_and(|door| nobody_waits(door) || is_served_elsewhere());
         drop(guard);
         if is_idle {
             door::leave_door(desc, listener, Reason::DescriptorsShort);

@@ -86,7 +86,7 @@ pub(crate) fn pass_on(mut gets: impl FnMut(i32, &'static Desc) -> bool) {
 /// Shuts a door for everybody. Nothing of this process's memory changes: it may be that of a parent.
 fn shut(listener: &Listener) {
     let Some(door) = listener.door.get() else { return };
-    if listener.shared_state().is_some_and(|share| share.servers.load(Relaxed) > 1) {
+    if listener.is_served_by_several() {
         return;
     }
     let _ = kernel::shutdown(door, libc::SHUT_RDWR);
