@@ -153,8 +153,6 @@ pub struct Desc {
     pooled: StaticRef<PooledLane>,
     /// The side's memfd, hidden, if it is kept.
     side_memfd: FdCell,
-    /// Whether a program that is spawned shall have it (`life::named_in_spawn` of beeline-sockets).
-    pub named_in_spawn: AtomicU32,
     /// Of [`Kind::Orphan`], whether the peer was told that this end does not work.
     pub(crate) orphan_told: AtomicBool,
     next_free: StaticRef<Desc>,
@@ -385,7 +383,6 @@ impl Desc {
         self.set.store(core::ptr::null_mut(), Relaxed);
         self.pooled.store(None, Relaxed);
         self.side_memfd.set(None);
-        self.named_in_spawn.store(0, Relaxed);
         // Last: who knows this number, and then finds the draft unclaimed, claims none of an earlier use.
         self.begun.fetch_add(1, AcqRel);
         self.become_kind(kind);

@@ -192,6 +192,8 @@ pub mod state {
     pub const CUTS: u32 = 8192;
     /// There may be completions to be told, which [`super::SideState::has_completions`] knows for certain.
     pub const COMPLETED: u32 = 16_384;
+    /// Programs may have got this end's parts that were not lent the end (`life/handover.rs`).
+    pub const MIXED: u32 = 32_768;
 }
 
 /// One stored option; `key` is of [`option_key`], 0 for a free place.

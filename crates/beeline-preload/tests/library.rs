@@ -117,6 +117,16 @@ cases! { handover:
     executed_before_the_parent_lets_go;
 }
 
+cases! { spawns:
+    a_list_of_actions_names_for_its_own_programs
+    a_list_of_actions_is_made_before_the_connection
+    programs_are_started_at_one_time;
+}
+
+cases! { swaps:
+    a_number_is_written_on_as_it_changes;
+}
+
 cases! { passes:
     a_passed_end_goes_on
     a_passed_end_is_shared

@@ -3,9 +3,9 @@
 //! [`start`] runs once, from the library's constructor or from the first call that makes something of
 //! ours, whichever is earlier: another library's constructor may open sockets before ours has run.
 
+mod actions;
 mod adopt;
 mod cleared;
-mod closing;
 mod code;
 mod control;
 pub mod environment;
@@ -30,12 +30,12 @@ mod text;
 pub use crate::changing::{Changing, changing};
 pub use crate::hidden::{hidden_add, hidden_remove, is_hidden};
 pub use crate::process::{FORKS, VFORKS, config, count_spawn, forks, is_guest_of_parent};
-pub use closing::{Closing, list_begins, list_closes};
+pub use actions::{Actions, list_begins, list_closes, list_names};
 pub use code::{allow_lanes, code_is_loaded};
 pub use control::{fcntl, ioctl, sockatmark};
 pub use fds::{close, close_range, closefrom, dup, dup2, dup3};
 pub use fork::{around_fork, around_fork_child, around_fork_parent, around_fork_prepare, forked, leave, leave_but};
-pub use handover::{Loan, after_spawn, before_exec, before_spawn, exec_failed, named_in_spawn};
+pub use handover::{Loan, after_spawn, before_exec, before_spawn, exec_failed};
 pub(crate) use listeners::adopt_listener;
 pub use refusal::refusal;
 pub use relay::{demote_number, has_left_lanes, leave_lanes};

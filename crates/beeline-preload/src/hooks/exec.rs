@@ -119,7 +119,7 @@ unsafe fn spawn(image: Image, actions: *const c_void, list: List, spawn: impl Fn
     // SAFETY: forwarded.
     let kept = unsafe { environment::kept(list, image) };
     let spawn_it = |image, list| {
-        let loan = life::before_spawn(image, life::Closing::by_list(actions as usize));
+        let loan = life::before_spawn(image, &life::Actions::by_list(actions as usize));
         let result = spawn(list);
         life::after_spawn(&loan, result == 0);
         result
@@ -164,7 +164,7 @@ hooks! {
         });
 
     fn posix_spawn_file_actions_adddup2: (actions: *mut c_void, fd: c_int, to: c_int) -> c_int [] => {
-        life::named_in_spawn(fd, to);
+        life::list_names(actions as usize, fd, to);
         Outcome::Kernel
     };
 

@@ -122,6 +122,7 @@ pub fn run(name: &'static str, case: &str, library: Option<&Path>) -> Result<(),
     static_guest();
     compile("environment", "environment-static", &["-static"]);
     compile("passes", "passes-static", &["-static"]);
+    compile("spawns", "spawns-static", &["-static"]);
     run_program(&guest(name), case, library)
 }
 

@@ -11,7 +11,7 @@
 //!    dead one's.
 //!
 //! An anchor that cannot be taken over becomes an orphan ([`crate::orphan`]). Parts that belong to no anchor are given
-//! back.
+//! back, with their loan, unless that may be another program's (rule 7 of [`super::handover`]).
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -23,7 +23,7 @@ use beeline_shm::{SideMemory, memfd, sys};
 use super::handover::{by_cookie, end_loan};
 use super::open_fds;
 use crate::desc::{DESCS, Desc, Kind};
-use crate::side::{MAGIC, SideState};
+use crate::side::{MAGIC, SideState, state};
 use crate::{io, kernel, meet, orphan, process, table};
 
 /// Descriptors that are looked at without memory from the kernel.
@@ -154,7 +154,10 @@ pub(super) fn adopt_all(parts: &mut [Part]) {
     }
     for index in 0..parts.len() {
         let Some(side) = parts.get(index).filter(|part| !part.used).and_then(Part::side) else { continue };
-        end_loan(side, true);
+        // Of one that may be meant for another program that was started then, it stays.
+        if !side.is(state::MIXED) {
+            end_loan(side, true);
+        }
         mark_used(parts, index);
         if let Some(lane) = find_lane(parts, side) {
             mark_used(parts, lane);

@@ -239,6 +239,7 @@ pub fn around_fork_child() {
             desc.side().join(process::identity());
         }
     });
+    super::handover::reset_after_fork();
     // Ends the section, and delivers a signal that was put off in it: its mask must not stay.
     // SAFETY: this thread held the lock in the parent, and no other thread exists.
     if let Some(held) = unsafe { (*HELD.0.get()).take() } {

@@ -23,6 +23,11 @@
 //!    When the last holder closes, it then says nothing, and the peer learns from the kernel that the end is gone, as
 //!    it learns of a process that was killed.
 //! 6. A lane that was lent is not used for another connection.
+//! 7. *Programs that are started at one time* ([`LENDERS`]) may each get parts that were made inheritable for another
+//!    one. So each end whose parts are, and each that is lent meanwhile, is marked, for good ([`state::MIXED`]): who
+//!    finds its parts without the anchor leaves the loan, as rule 5 has it, to whom it is for. A child of a `vfork`
+//!    marks those that its descriptors tell of, as they were when it was made; that of a `fork` makes all parts
+//!    close-on-exec again, for it starts no program yet.
 //!
 //! # When
 //!
@@ -36,19 +41,20 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Relaxed},
 };
 
-use super::closing::Closing;
+use super::actions::Actions;
 use super::image::Image;
 use super::{leaving, open_fds, pairs, stranger};
 use crate::changing::changing;
 use crate::desc::Desc;
 use crate::process::{self, is_guest_of_parent};
-use crate::side::{EXPECTED, SideState, clear_stands};
+use crate::side::{EXPECTED, SideState, clear_stands, state};
 use crate::{kernel, meet, stats, table, watchers};
 
 /// Loans that can be taken back; what goes beyond stays counted.
 const RETURNABLE: usize = 32;
 
-/// Programs that are being spawned: the parts they are lent are not close-on-exec meanwhile.
+/// Programs that are being spawned, or executed: the parts they are lent are not close-on-exec meanwhile.
+#[unsafe(link_section = ".fork")]
 static LENDERS: AtomicU32 = AtomicU32::new(0);
 
 /// Connections lent to a program that is about to start.
@@ -60,16 +66,43 @@ pub struct Loan {
     to_another: bool,
     /// Whether the lender has left ends that the program does not get.
     has_left: bool,
+    /// Whether it is counted in [`LENDERS`].
+    counts: bool,
+    /// Whether other programs may get the parts, too.
+    is_mixed: bool,
 }
 
 impl Loan {
     fn new(to_another: bool) -> Self {
-        Self { lent: [None; RETURNABLE], count: 0, to_another, has_left: false }
+        Self { lent: [None; RETURNABLE], count: 0, to_another, has_left: false, counts: false, is_mixed: false }
+    }
+
+    /// From now on parts may be made inheritable for it. The caller holds [`changing`].
+    fn begin(&mut self) {
+        self.counts = true;
+        self.is_mixed = LENDERS.fetch_add(1, Relaxed) != 0;
+        if self.is_mixed {
+            mark_inheritable();
+        }
+    }
+
+    /// The program is there, or will not be. The caller holds [`changing`].
+    fn end(&self) {
+        if self.counts && LENDERS.fetch_sub(1, Relaxed) == 1 {
+            close_parts_on_exec();
+        }
     }
 
     /// Lends one connection, once. The caller holds [`changing`].
     fn lend(&mut self, desc: &'static Desc) {
-        if self.has(desc) || !lend(desc, self.to_another) {
+        if self.has(desc) {
+            return;
+        }
+        if self.is_mixed {
+            // Before it is lent: whoever gets the parts finds the mark.
+            mark_mixed(desc, |_| true);
+        }
+        if !lend(desc, self.to_another) {
             return;
         }
         if let Some(place) = self.lent.get_mut(self.count) {
@@ -93,6 +126,20 @@ impl Loan {
             }
         }
     }
+}
+
+/// Marks the ends whose parts a program gets that is started from here and now, whoever they were lent to. The caller
+/// holds [`changing`].
+fn mark_inheritable() {
+    table::for_each(|_, desc| mark_mixed(desc, stays_open));
+}
+
+fn mark_mixed(desc: &'static Desc, is_due: impl FnOnce(i32) -> bool) {
+    desc.if_lane(|| {
+        if desc.side_memfd().is_some_and(is_due) {
+            desc.side().mark(state::MIXED);
+        }
+    });
 }
 
 /// Makes a loan of a connection to another process, or to the next program of this one. False if a part is missing.
@@ -148,9 +195,9 @@ pub(super) fn part_fds(desc: &Desc) -> Option<(i32, i32, Option<i32>)> {
 }
 
 /// Whether a program that is spawned gets an end without all its parts.
-pub(super) fn loses_parts(desc: &Desc, closing: Closing) -> bool {
+pub(super) fn loses_parts(desc: &Desc, actions: &Actions) -> bool {
     let mut loses = part_fds(desc).is_none();
-    each_part(desc, |part| loses |= closing.sweeps(part) || closing.has(part));
+    each_part(desc, |part| loses |= actions.sweeps(part) || actions.closes(part));
     loses
 }
 
@@ -188,12 +235,14 @@ pub fn before_exec(image: Image) -> Loan {
     }
     let _changing = meet::changing_to_share();
     if loan.to_another {
+        mark_inheritable();
         open_fds::each(|fd| {
             if let Some(desc) = stays_open(fd).then(|| by_cookie(fd)).flatten() {
                 loan.lend(desc);
             }
         });
     } else {
+        loan.begin();
         table::for_each(|fd, desc| {
             if desc.is_lane() && stays_open(fd) {
                 loan.lend(desc);
@@ -221,37 +270,34 @@ pub fn exec_failed(loan: &Loan) {
     if loan.has_left {
         leaving::exec_failed();
     }
-    if loan.count == 0 {
+    if loan.count == 0 && !loan.counts {
         return;
     }
     let _changing = changing();
     loan.take_back();
     // In the child of a vfork this is about descriptors that are about to vanish, and the parent's are as they were.
-    if !loan.to_another {
-        close_parts_on_exec();
-    }
+    loan.end();
 }
 
 /// Before a process is spawned by libc. What becomes of descriptors in between, libc alone knows.
-pub fn before_spawn(image: Image, closing: Closing) -> Loan {
+pub fn before_spawn(image: Image, actions: &Actions) -> Loan {
     let mut loan = Loan::new(true);
     if !process::is_active() || is_guest_of_parent() {
         return loan;
     }
     meet::before_fork();
-    stranger::prepare_spawn(image, closing);
+    stranger::prepare_spawn(image, actions);
     if image.is_stranger() {
         // One that is closed by itself may have got another number before.
-        pairs::mark(|fd| stays_open(fd) && !closing.sweeps(fd));
+        pairs::mark(|fd| stays_open(fd) && !actions.sweeps(fd));
     }
-    let inherits = |fd| stays_open(fd) && !closing.has(fd);
-    let gets = |fd, desc: &'static Desc| inherits(fd) || desc.named_in_spawn.load(Relaxed) != NOT_NAMED;
-    meet::pass_on(gets);
+    let gets = |fd| stays_open(fd) && !actions.closes(fd) || actions.names(fd);
+    meet::pass_on(|fd, _| gets(fd));
     let _changing = meet::changing_to_share();
-    LENDERS.fetch_add(1, Relaxed);
+    loan.begin();
     if image == Image::Takes {
         table::for_each(|fd, desc| {
-            if desc.is_lane() && gets(fd, desc) {
+            if desc.is_lane() && gets(fd) {
                 loan.lend(desc);
             }
         });
@@ -261,37 +307,25 @@ pub fn before_spawn(image: Image, closing: Closing) -> Loan {
 
 /// After it.
 pub fn after_spawn(loan: &Loan, spawned: bool) {
-    if !process::is_active() || is_guest_of_parent() {
+    if !process::is_active() || !loan.counts {
         return;
     }
     let _changing = changing();
     if !spawned {
         loan.take_back();
     }
-    if LENDERS.fetch_sub(1, Relaxed) == 1 {
+    loan.end();
+}
+
+/// In the child of a `fork`: no program is being started here, and none that will be gets what others were lent.
+pub(super) fn reset_after_fork() {
+    if LENDERS.load(Relaxed) != 0 {
+        LENDERS.store(0, Relaxed);
         close_parts_on_exec();
     }
 }
 
-/// `Desc::named_in_spawn`: no list of actions names the connection.
-pub(super) const NOT_NAMED: u32 = 0;
-/// `Desc::named_in_spawn`: one does.
-const NAMED: u32 = 1;
-/// `Desc::named_in_spawn`: one makes it a standard descriptor.
-pub(super) const NAMED_FOR_STDIO: u32 = 2;
-
-/// A list of actions for `posix_spawn` names `fd` as a descriptor that the new program shall have as `to`.
-pub fn named_in_spawn(fd: i32, to: i32) {
-    if let Some(desc) = table::get(fd) {
-        let how = if (0..=2).contains(&to) { NAMED_FOR_STDIO } else { NAMED };
-        desc.named_in_spawn.fetch_max(how, Relaxed);
-    }
-}
-
 fn close_parts_on_exec() {
-    if LENDERS.load(Relaxed) != 0 {
-        return;
-    }
     table::for_each(|_, desc| {
         if desc.is_lane() {
             each_part(desc, |part| {

@@ -12,7 +12,7 @@
 //!    the program may not have closed its own yet, so if there is one connection it is given a moment ([`LET_GO_NS`]).
 //!    In the child of a `vfork`, whose parent has its own for as long, the only one is meant;
 //! 3. for a descriptor that a list of actions gives to a spawned program, in the same two cases; and for each that such
-//!    a program gets with the library, if the list closes hidden descriptors ([`super::closing`]);
+//!    a program gets with the library, if the list closes hidden descriptors ([`super::actions`]);
 //! 4. for a descriptor that is sent to a process which may not have the library;
 //! 5. for one that becomes a standard descriptor of this program, be it by `dup2` or by `accept`: the streams are there
 //!    already (`dup2(connection, 1)`, then `printf`, as a shell does it for its own commands). The same for a number
@@ -26,14 +26,14 @@
 //! It is not done for descriptors that other holders go on using and that merely leak into a program: their connection
 //! would be slow for nothing.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::Acquire;
 
 use beeline_lane::End;
 use beeline_shm::Fd;
 use beeline_stats::{Reason, Role};
 
-use super::closing::Closing;
-use super::handover::{NAMED_FOR_STDIO, NOT_NAMED, by_cookie, loses_parts, part_fds, stays_open};
+use super::actions::Actions;
+use super::handover::{by_cookie, loses_parts, part_fds, stays_open};
 use super::image::Image;
 use super::open_fds;
 use super::relay::guest;
@@ -196,16 +196,15 @@ impl LetGo {
 
 /// Before a program is spawned. Its list of actions may close parts, and nothing else that it has: no end that it gets
 /// merely leaks then.
-pub(super) fn prepare_spawn(image: Image, closing: Closing) {
+pub(super) fn prepare_spawn(image: Image, actions: &Actions) {
     table::for_each(|fd, desc| {
         if !desc.is_lane() {
             return;
         }
-        let named = desc.named_in_spawn.load(Relaxed);
-        let standard = named == NAMED_FOR_STDIO || is_standard(fd) && stays_open(fd);
-        let loses_parts = loses_parts(desc, closing);
-        let is_meant = named != NOT_NAMED
-            || part_fds(desc).is_some() && image == Image::Takes && stays_open(fd) && !closing.has(fd);
+        let standard = actions.names_for_stdio(fd) || is_standard(fd) && stays_open(fd);
+        let loses_parts = loses_parts(desc, actions);
+        let is_meant = actions.names(fd)
+            || part_fds(desc).is_some() && image == Image::Takes && stays_open(fd) && !actions.closes(fd);
         let is_due = standard || is_meant && (image != Image::Takes || loses_parts);
         if is_due && !demote(fd, desc) && image != Image::Takes {
             give_up(fd, desc);
