@@ -40,26 +40,57 @@ pub fn changing_of(fd: i32, desc: &'static Desc) -> Changing {
     changing::changing()
 }
 
-/// Makes `fd`, which leads to `desc`, lead to `next`. If it was the last fd, `desc` ends. The kernel's close
-/// is still to come. The caller holds `changing::changing`, or [`changing_of`] where `next` is nothing.
+/// Makes `fd`, which leads to `desc`, lead nowhere. If it was the last fd, `desc` ends. The kernel's close
+/// is still to come. The caller holds [`changing_of`], or `changing::changing`.
 #[unsafe(link_section = ".text.served")]
-pub fn settle(fd: i32, desc: &'static Desc, next: Option<&'static Desc>) -> Settled {
+pub fn settle(fd: i32, desc: &'static Desc) -> Settled {
+    settle_with(fd, desc, Next::NOTHING, &mut || {})
+}
+
+/// What a number is to lead to.
+#[derive(Clone, Copy)]
+pub struct Next {
+    /// The description, if it is one of ours.
+    pub desc: Option<&'static Desc>,
+    /// Whether those who use it may wait for the change.
+    pub is_kept: bool,
+}
+
+impl Next {
+    /// It is closed.
+    pub const NOTHING: Self = Self { desc: None, is_kept: false };
+}
+
+/// Makes `fd`, which leads to `desc`, lead to what is next, here and, by `change`, in the kernel. If it was the last
+/// fd, `desc` ends. The table and the kernel change while nobody uses what `fd` leads to: a thread that finds it there
+/// rings where it has written. If `desc` ends and nothing follows, the kernel's change, which gives the number free,
+/// comes after all else. The caller holds `changing::changing`, or [`changing_of`] where nothing follows.
+#[unsafe(link_section = ".text.served")]
+pub fn settle_with(fd: i32, desc: &'static Desc, next: Next, change: &mut dyn FnMut()) -> Settled {
     watchers::forget(fd, desc);
     let last = desc.keepers.has_last_number();
     if last {
         (desc.operations.get().close)(desc);
     }
+    let at_end = last && next.desc.is_none();
     {
         // Whoever holds a lock of the description uses the number.
+        let _of_next = next.desc.filter(|_| next.is_kept).map(Desc::lock_both);
         let _both = (!last).then(|| desc.lock_both());
         // Cannot fail: the entry exists.
-        let _ = table::set(fd, next);
+        let _ = table::set(fd, next.desc);
+        if !at_end {
+            change();
+        }
     }
     if last {
         // Another thread may have put it into a set in between.
         watchers::forget_last(fd, desc);
         slots::close_slot(desc);
         desc.become_kind(Kind::Closed);
+    }
+    if at_end {
+        change();
     }
     Settled { desc, last }
 }
@@ -109,6 +140,44 @@ mod tests {
     use crate::desc::DESCS;
     use std::sync::mpsc::channel;
     use std::time::Duration;
+
+    #[test]
+    fn a_number_changes_in_table_and_kernel_while_nobody_uses_what_it_leads_to() {
+        const FD: i32 = 70_013;
+        let [before, after] = [0, 1].map(|index| {
+            let desc = DESCS.take().unwrap();
+            desc.begin(Kind::Tcp, -1, 0, 0);
+            table::set(FD + 1 + index, Some(desc)).unwrap();
+            desc
+        });
+        table::set(FD, Some(before)).unwrap();
+        let _changing = changing::changing();
+        for (next, leads) in [(Some(after), after), (None, after)] {
+            let (used, is_used) = channel();
+            let user = move |desc: &'static Desc, used: std::sync::mpsc::Sender<bool>| {
+                std::thread::spawn(move || {
+                    let _both = desc.lock_both();
+                    used.send(table::leads_to(FD, desc)).unwrap();
+                })
+            };
+            let mut changes = 0;
+            let leads_now = table::get(FD).unwrap();
+            let next = Next { desc: next, is_kept: true };
+            let settled = settle_with(FD, leads_now, next, &mut || {
+                changes += 1;
+                user(leads_now, used.clone());
+                user(leads, used.clone());
+                assert!(is_used.recv_timeout(Duration::from_millis(20)).is_err(), "it is in use");
+            });
+            settled.finish();
+            let found = [is_used.recv().unwrap(), is_used.recv().unwrap()];
+            assert_eq!((changes, found.iter().filter(|leads| **leads).count()), (1, usize::from(next.desc.is_some())));
+        }
+        for fd in [FD + 1, FD + 2] {
+            settle(fd, table::get(fd).unwrap()).finish();
+            assert!(table::get(fd).is_none());
+        }
+    }
 
     #[test]
     fn a_number_that_led_somewhere_begins_anew_while_no_other_number_changes() {

@@ -27,6 +27,22 @@ pub fn pin(fd: i32, desc: &'static Desc) -> Option<Pin> {
     leads_to(fd, desc).then_some(pin)
 }
 
+/// As [`pin`], for a call that has done nothing yet: if `fd` has come to lead to another lane since, that one is meant.
+#[must_use]
+pub fn pin_for_call(fd: i32, desc: &'static Desc) -> Option<Pin> {
+    pin(fd, desc).or_else(|| pin_what_came(fd))
+}
+
+#[cold]
+fn pin_what_came(fd: i32) -> Option<Pin> {
+    loop {
+        let lane = get(fd).filter(|desc| desc.is_lane())?;
+        if let Some(pin) = pin(fd, lane) {
+            return Some(pin);
+        }
+    }
+}
+
 /// Locks the writing direction of `desc` for a call that `fd` was given to. `None` if that is not a lane any more, or
 /// `fd` leads elsewhere.
 #[must_use]

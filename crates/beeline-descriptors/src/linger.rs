@@ -53,7 +53,7 @@ pub fn end_lingering(desc: &'static Desc) {
             return;
         }
         let Some(hidden) = desc.keepers.take_lingering() else { return };
-        let settled = settle(hidden, desc, None);
+        let settled = settle(hidden, desc);
         hidden_remove(hidden);
         let _ = sys::close(hidden);
         settled

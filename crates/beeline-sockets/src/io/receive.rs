@@ -280,7 +280,7 @@ fn receive_parts<'a>(
     if flags & libc::MSG_OOB != 0 {
         return urgent::receive(given, desc, flags, sinks).outcome;
     }
-    let Some(pin) = guards::pin(given, desc) else { return left(given, desc, 0) };
+    let Some(pin) = guards::pin_for_call(given, desc) else { return left(given, desc, 0) };
     let outcome = if flags & libc::MSG_WAITALL == 0 {
         receive_pinned(given, &pin, flags, total, sinks)
     } else {

@@ -244,8 +244,8 @@ fn send_parts<'a>(
     if flags & libc::MSG_FASTOPEN != 0 {
         return Outcome::fail(libc::EISCONN);
     }
-    let Some(pin) = guards::pin(given, desc) else { return left(given, desc, 0) };
-    if flags & libc::MSG_ZEROCOPY != 0 && zerocopy::tells(desc) {
+    let Some(pin) = guards::pin_for_call(given, desc) else { return left(given, desc, 0) };
+    if flags & libc::MSG_ZEROCOPY != 0 && zerocopy::tells(pin.desc()) {
         let outcome = pin.while_waiting(|| send_pinned(given, &pin, flags, total, sources));
         zerocopy::sent(&pin, given, &outcome);
         return outcome;

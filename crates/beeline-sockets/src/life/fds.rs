@@ -10,9 +10,9 @@ use beeline_shm::sys;
 
 use super::stranger;
 use crate::changing::{Changing, changing};
-use crate::close::{changing_of, settle};
+use crate::close::{Next, changing_of, settle_with};
 use crate::desc::{Desc, Kind};
-use crate::hidden::{is_hidden, next_hidden};
+use crate::hidden::{close_hidden, is_hidden, next_hidden, twin_to_keep};
 use crate::linger;
 use crate::process::{is_guest_of_parent, raw};
 use crate::{Errno, Outcome, epoll, kernel, meet, proc, table};
@@ -45,10 +45,11 @@ fn close_ours(fd: i32) -> Outcome {
         let Some((desc, _changing)) = changing_for_close(fd) else { return Outcome::Kernel };
         let anchored = matches!(desc.kind(), Kind::Lane | Kind::Orphan | Kind::Epoll);
         linger::keep(fd, desc);
-        let settled = settle(fd, desc, None);
         // An anchor is closed with the change, so that no other thread mistakes its number for a plain
         // socket. A TCP socket may linger in its close and goes last.
-        (settled, anchored.then(|| sys::close(fd)))
+        let mut result = None;
+        let settled = settle_with(fd, desc, Next::NOTHING, &mut || result = anchored.then(|| sys::close(fd)));
+        (settled, result)
     };
     let result = result.unwrap_or_else(|| sys::close(fd));
     settled.finish();
@@ -152,20 +153,31 @@ fn replace(from: i32, to: i32, flags: i32) -> Outcome {
         if let Some(source) = source {
             epoll::expose(source);
         }
+        let old = Old::of(to, source);
+        let mut result = Ok(0);
+        let mut change = || result = kernel::dup3(from, to, flags);
         let settled = match table::get(to) {
-            Some(target) if source.is_some_and(|source| core::ptr::eq(source, target)) => None,
+            Some(target) if source.is_some_and(|source| core::ptr::eq(source, target)) => {
+                change();
+                None
+            }
             Some(target) => {
                 linger::keep(to, target);
-                Some(settle(to, target, source))
+                Some(settle_with(to, target, Next { desc: source, is_kept: old.is_brief() }, &mut change))
             }
             None => {
+                // As in `settle_with`.
+                let _of_source = source.filter(|_| old.is_brief()).map(Desc::lock_both);
                 if table::set(to, source).is_err() {
+                    old.close();
                     return Outcome::fail(libc::EMFILE);
                 }
+                change();
                 None
             }
         };
-        let result = kernel::dup3(from, to, flags);
+        // Before anybody forks: a child would keep the connection.
+        old.close();
         if let Some(source) = source {
             epoll::remember(to, source);
         }
@@ -178,6 +190,44 @@ fn replace(from: i32, to: i32, flags: i32) -> Outcome {
         stranger::demote_if_stream(to);
     }
     result.into()
+}
+
+/// What is under a number that dup2(2) gives to a connection. The kernel closes it with that.
+enum Old {
+    /// Nothing, or an anchor or set of ours: that takes no time.
+    Brief,
+    /// A socket, which may linger in its close: a hidden number has it until the other is changed.
+    Kept(i32),
+    /// Nobody knows how long it takes. Or what comes is no connection: then nobody need wait.
+    Unknown,
+}
+
+impl Old {
+    fn of(fd: i32, next: Option<&'static Desc>) -> Self {
+        let is_ours = |desc: &Desc| matches!(desc.kind(), Kind::Lane | Kind::Orphan | Kind::Epoll);
+        if !next.is_some_and(Desc::is_lane) {
+            return Self::Unknown;
+        }
+        if table::get(fd).is_some_and(is_ours) {
+            return Self::Brief;
+        }
+        match kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_TYPE) {
+            Ok(_) => twin_to_keep(fd).map_or(Self::Unknown, Self::Kept),
+            Err(Errno(libc::EBADF)) => Self::Brief,
+            Err(_) => Self::Unknown,
+        }
+    }
+
+    /// Whether those who use the connection may wait while it is replaced.
+    fn is_brief(&self) -> bool {
+        !matches!(self, Self::Unknown)
+    }
+
+    fn close(self) {
+        if let Self::Kept(twin) = self {
+            close_hidden(twin);
+        }
+    }
 }
 
 /// `close_range(2)`.

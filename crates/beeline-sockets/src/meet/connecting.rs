@@ -127,7 +127,7 @@ mod tests {
         let first = socket(desc);
         assert!(first.still());
         assert!(matches!(claim(FD, desc), Claim::Settled));
-        close::settle(FD, desc, None).finish();
+        close::settle(FD, desc).finish();
         assert!(!first.still());
         // What the slab gives next is mostly the same, and other tests may have taken it here.
         let again = DESCS.take().unwrap();
@@ -136,6 +136,6 @@ mod tests {
         assert!(second.still() && !first.still() && (!core::ptr::eq(again, desc) || !same.still()));
         leave_to_kernel(again);
         assert!(second.is_there() && !second.still());
-        close::settle(FD, again, None).finish();
+        close::settle(FD, again).finish();
     }
 }
