@@ -80,7 +80,7 @@ use beeline_meeting::{
 pub(crate) use accept::accept;
 pub(crate) use connect::connect;
 pub(crate) use counted::{accept4 as accept4_counted, connect as connect_counted};
-pub(crate) use fork::{purge_pools, purge_pools_again, reset_after_fork};
+pub(crate) use fork::{purge_pools, purge_pools_again, reset_after_fork, send_visitors_on};
 pub use lane::begin_bare;
 pub(crate) use lane::{adopt_lane, close_lane, spoil_lane};
 pub(crate) use late::carry_options;

@@ -97,6 +97,7 @@ pub fn around_fork_prepare() -> u32 {
     stats::count_if_open(Counter::Forks);
     stats::unmap_inherited();
     super::code::before_fork();
+    meet::send_visitors_on();
     meet::before_fork();
     follow::with_all();
     let mut guard = meet::changing_to_share();

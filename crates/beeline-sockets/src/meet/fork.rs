@@ -1,7 +1,27 @@
 //! What a `fork` means to listeners, offers and pools.
 
-use super::listening;
-use super::{lookup, offers, pool, ports};
+use core::sync::atomic::Ordering::Relaxed;
+
+use super::listener::Listener;
+use super::{listening, lobby, lookup, offers, pool, ports};
+use crate::table;
+
+/// Before a `fork`: whom a listener has put aside is about to be sent away ([`purge_pools`]). Clients of this process
+/// could not begin again then, as the child has them, too. So they do now, all of that listener in their order, and
+/// whoever accepts finds them in TCP's queue. No lock may be held.
+pub(crate) fn send_visitors_on() {
+    if !offers::any() {
+        return;
+    }
+    table::for_each(|fd, desc| {
+        if let Some(listener) = Listener::of(desc)
+            && desc.fd.load(Relaxed) == fd
+            && lobby::any_spoken(listener) != lobby::Who::Nobody
+        {
+            offers::take_to_tcp(listener.cookie.load(Relaxed));
+        }
+    });
+}
 
 /// Before a `fork`: idle lanes go, so that the child has none of them, and listeners get what a crowd needs.
 /// The caller holds `changing::changing`.

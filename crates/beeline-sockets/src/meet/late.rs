@@ -62,12 +62,12 @@ const BRIEF_NS: u64 = 20_000_000;
 ///
 /// No lock may be held.
 pub fn late_fallback(fd: i32, desc: &'static Desc) -> Fallback {
-    begin_again(fd, desc, Reason::DoorDied)
+    begin_again(fd, desc, Reason::DoorDied, false)
 }
 
-/// Takes a connection over to TCP whose hello nobody has taken in time. No lock may be held.
-pub(super) fn withdraw(fd: i32, desc: &'static Desc) -> Fallback {
-    let fallback = begin_again(fd, desc, Reason::HelloNotTaken);
+/// Takes a connection over to TCP though its door stands, for this reason. No lock may be held.
+pub(super) fn withdraw(fd: i32, desc: &'static Desc, reason: Reason) -> Fallback {
+    let fallback = begin_again(fd, desc, reason, true);
     if fallback == Fallback::Lost && desc.is_lane() {
         io::reset(desc.side(), libc::ECONNRESET);
         watchers::notify(fd, desc);
@@ -90,7 +90,7 @@ pub fn before_close(fd: i32, desc: &'static Desc) {
             pin.while_waiting(|| late_fallback(fd, desc));
         }
     } else if !offers::stays_at_last(desc) {
-        pin.while_waiting(|| withdraw(fd, desc));
+        pin.while_waiting(|| withdraw(fd, desc, Reason::HelloNotTaken));
     }
 }
 
@@ -157,9 +157,9 @@ fn taking_over<R>(desc: &'static Desc, body: impl FnOnce() -> R) -> Option<R> {
     Some(result)
 }
 
-fn begin_again(fd: i32, desc: &'static Desc, reason: Reason) -> Fallback {
+fn begin_again(fd: i32, desc: &'static Desc, reason: Reason, stands: bool) -> Fallback {
     let met = desc.is_lane() && desc.side().is(state::MET);
-    let Some(fallback) = taking_over(desc, || begin_alone(fd, desc, reason)) else {
+    let Some(fallback) = taking_over(desc, || begin_alone(fd, desc, reason, stands)) else {
         kernel::sleep_ms();
         return if is_stuck(desc) { Fallback::Lost } else { Fallback::Kept };
     };
@@ -170,8 +170,7 @@ fn begin_again(fd: i32, desc: &'static Desc, reason: Reason) -> Fallback {
     fallback
 }
 
-fn begin_alone(fd: i32, desc: &'static Desc, reason: Reason) -> Fallback {
-    let stands = reason == Reason::HelloNotTaken;
+fn begin_alone(fd: i32, desc: &'static Desc, reason: Reason, stands: bool) -> Fallback {
     // While the door stands nothing is lost by staying: somebody may have taken the hello just now.
     let stays = if stands { Fallback::Kept } else { Fallback::Lost };
     if !may_begin_again(desc) {
@@ -213,7 +212,7 @@ fn begin_alone(fd: i32, desc: &'static Desc, reason: Reason) -> Fallback {
     set_linger(tcp.fd, Some(0));
     let done = switch(fd, desc, tcp.fd, now_ns.saturating_add(PATIENCE_NS));
     drop(tcp);
-    if done && (met || stands) {
+    if done && (met || reason == Reason::HelloNotTaken) {
         // Where both ends were to meet, one whose parcel was closed is a finding like one that nobody took: its server
         // asked too early for it, or the agent does not let them meet, and which of both no single one tells.
         lookup::note_untaken(remote, desc.offered_ns.load(Relaxed));

@@ -20,7 +20,8 @@
 //! 5. If TCP's queue is full, too, the offer stays and is due again after [`RETRY_NS`]: over TCP the client would wait.
 //! 6. An offer at a door that this very process serves may lie there for [`OWN_NS`]: whoever is to take it is the app
 //!    itself, whose threads may be at anything, perhaps at just what rule 4 is about. So it stays there when it is
-//!    closed, in the order in which it came, and when the process forks.
+//!    closed, in the order in which it came, and when the process forks; but who has been put aside is sent away then,
+//!    so offers at such a listener go on over TCP before ([`super::fork`]).
 //! 7. A listener of which two offers were withdrawn, the second said after the first was due, and none was taken in
 //!    between, gets no hellos for a while (`untaken` in [`super::lookup`]).
 //!
@@ -32,6 +33,7 @@ use core::sync::atomic::{
 };
 
 use beeline_lane::{End, flags, offer};
+use beeline_stats::Reason;
 
 use super::{late, lookup, watched};
 use crate::desc::{Desc, Pin};
@@ -173,23 +175,63 @@ fn drop_settled() {
 
 #[cold]
 fn look_after_due(now_ns: u64) -> bool {
+    let mut any = false;
+    at_work(|| {
+        while let Some((pin, fd)) = next(now_ns) {
+            any = true;
+            withdraw(&pin, fd, Reason::HelloNotTaken);
+        }
+    });
+    any
+}
+
+/// Withdraws offers in `body`.
+fn at_work(body: impl FnOnce()) {
     fn set_at_work(is: bool) {
         thread::with(|thread| thread.at_offers.store(is, Relaxed));
     }
-    let mut any = false;
-    let withdraw_all = || {
-        while let Some((pin, fd)) = next(now_ns) {
-            any = true;
-            // A pin that came too late keeps nothing.
-            if table::leads_to(fd, pin.desc()) {
-                pin.while_waiting(|| late::withdraw(fd, pin.desc()));
-            }
-        }
-    };
     set_at_work(true);
-    crate::cancel::undoing(&(), |()| set_at_work(false), withdraw_all);
+    crate::cancel::undoing(&(), |()| set_at_work(false), body);
     set_at_work(false);
-    any
+}
+
+fn withdraw(pin: &Pin, fd: i32, reason: Reason) {
+    // A pin that came too late keeps nothing.
+    if table::leads_to(fd, pin.desc()) {
+        pin.while_waiting(|| late::withdraw(fd, pin.desc(), reason));
+    }
+}
+
+/// Takes all offers at that listener to TCP, in the order in which they were said. No lock may be held.
+pub(super) fn take_to_tcp(cookie: u64) {
+    if is_at_work() {
+        return;
+    }
+    let mut said_ns = 0;
+    at_work(|| {
+        while let Some((pin, fd)) = first_after(said_ns, cookie) {
+            said_ns = pin.desc().offered_ns.load(Relaxed);
+            withdraw(&pin, fd, Reason::DoorDied);
+        }
+    });
+}
+
+/// The first offer at that listener that was said after this time.
+fn first_after(after_ns: u64, cookie: u64) -> Option<(Pin, i32)> {
+    let mut first: Option<&'static Desc> = None;
+    let said_ns = |desc: &Desc| desc.offered_ns.load(Relaxed);
+    let _guard = LOCK.lock();
+    retain(|desc| {
+        if is_settled(desc) {
+            return false;
+        }
+        let is_later = said_ns(desc) > after_ns && door_of(desc) == Some(cookie);
+        if is_later && first.is_none_or(|first| said_ns(desc) < said_ns(first)) {
+            first = Some(desc);
+        }
+        true
+    });
+    first.map(|desc| (desc.pin(), desc.fd.load(Relaxed)))
 }
 
 /// Whether there is something to [`look_after`].
@@ -257,6 +299,11 @@ fn door_of(desc: &Desc) -> Option<u64> {
     desc.pooled().map(|lane| lane.cookie.load(Relaxed))
 }
 
+/// Whether there are offers of this process.
+pub(super) fn any() -> bool {
+    FIRST.load(Relaxed).is_some()
+}
+
 /// Whether an offer of this process lies at that listener's door.
 pub(super) fn any_at(cookie: u64) -> bool {
     let mut any = false;
@@ -294,7 +341,7 @@ pub(crate) fn before_passing(fd: i32) {
     let Some(desc) = table::get(fd).filter(|desc| desc.offered_until_ns.load(Relaxed) != 0) else { return };
     let Some(pin) = guards::pin(fd, desc) else { return };
     if desc.is_lane() && !stays_at_own_door(desc) && !pin.while_waiting(|| is_taken_within(desc, FORK_NS)) {
-        pin.while_waiting(|| late::withdraw(fd, desc));
+        pin.while_waiting(|| late::withdraw(fd, desc, Reason::HelloNotTaken));
         late::await_other(desc);
     }
 }

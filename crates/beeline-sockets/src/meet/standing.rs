@@ -36,7 +36,8 @@
 //!    long, so it serves connections with bound ports alone. The client resets the lane, offers it, and says hello
 //!    again. From there on everything is as after a hello: offer, late fallback, order at the listener.
 //! 7. While a hello of its own lies at the listener's door a thread does not use what stands: it would overtake that.
-//!    Connects of several threads or processes have no order but what they tell each other, which takes longer.
+//!    Nor while one may lie there that this process has closed or shared since, which serves the door itself. Connects
+//!    of several threads or processes have no order but what they tell each other, which takes longer.
 //! 8. The server takes what stands in its lobby when the hello is there ([`super::admit::take_again`]), after the same
 //!    questions about options, rules, users and an address that is another than before as with a hello.
 //!
@@ -63,7 +64,7 @@ use super::connecting::Connecting;
 use super::listener::Listener;
 use super::pool::{self, Offer, PooledLane};
 use super::route::Route;
-use super::{client, hello_io, lobby, lookup, offers, seats, trust};
+use super::{client, hello_io, lobby, lookup, offers, seats, trust, watched};
 use crate::anchor::{Anchor, Hasty};
 use crate::close::changing_of;
 use crate::desc::Desc;
@@ -214,7 +215,8 @@ pub(super) fn connect(
     let _changing = changing_of(fd, desc);
     let mut offer = seats::await_server(route)
         .or_else(|| pool::standing(route.destination, |stands| route.over(stands).is_some()))?;
-    if offers::any_at_door(offer.lane.cookie.load(Relaxed)) {
+    let cookie = offer.lane.cookie.load(Relaxed);
+    if offers::any_at_door(cookie) || watched::may_have_visitor(cookie) {
         // Rule 7.
         offer.withdraw();
         return None;

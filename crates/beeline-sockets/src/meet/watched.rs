@@ -15,7 +15,7 @@
 //! 4. Watching alone does not open a door again that was given up; accepting does.
 //! 5. Clients of whoever breaks this unseen withdraw ([`super::offers`]).
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use beeline_stats::Reason;
 
@@ -30,6 +30,9 @@ use crate::{changing, kernel, table};
 const TOLD_NS: u64 = 10_000_000;
 /// Clients sent away at a time, at most: beyond any queue.
 const QUEUE_MAX: usize = 8192;
+
+/// Whether any listener was ever visited: asking each costs.
+static ANY_VISITED: AtomicBool = AtomicBool::new(false);
 
 /// The app is about to be told of a client that may be at the door. Whether this process leaves the door instead.
 pub(super) fn leaves_it(desc: &'static Desc, listener: &'static Listener) -> bool {
@@ -109,8 +112,20 @@ pub(super) fn serves(cookie: u64) -> bool {
 pub(super) fn keeps_visitor(cookie: u64) -> bool {
     served(cookie).is_some_and(|listener| {
         listener.visited.store(1, Relaxed);
+        if !ANY_VISITED.load(Relaxed) {
+            ANY_VISITED.store(true, Relaxed);
+        }
         true
     })
+}
+
+/// Whether a client of this process that stays there, and is no offer any more, may lie at the listener's door.
+pub(super) fn may_have_visitor(cookie: u64) -> bool {
+    let has = |listener: &Listener| {
+        listener.visited.load(Relaxed) != 0
+            && listener.door.get().is_some_and(|door| kernel::poll_now(door, libc::POLLIN) & libc::POLLIN != 0)
+    };
+    ANY_VISITED.load(Relaxed) && served(cookie).is_some_and(has)
 }
 
 fn served(cookie: u64) -> Option<&'static Listener> {

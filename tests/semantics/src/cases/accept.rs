@@ -33,6 +33,7 @@ pub const GROUP: Group = Group {
         Case::new("listener_masks", ALL_FAMILIES, listener_masks),
         Case::new("accepts_after_client_left", FAMILY, accepts_after_client_left).on_any_path(),
         Case::new("accepts_after_client_reset", FAMILY, accepts_after_client_reset).on_any_path(),
+        Case::new("of_one_that_left_before_one_that_comes_again", FAMILY, of_one_that_left_before_one_that_comes_again),
         Case::new("of_a_silent_client_put_off", ONCE, of_a_silent_client_put_off)
             .deviates("TCP_DEFER_ACCEPT is kept, and does not put off a client over a lane that says nothing"),
     ],
@@ -405,6 +406,40 @@ fn accepts_after_client_reset(v: Variant) {
     poll_now(server);
     recv(server, 64, 0);
     recv(server, 64, 0);
+}
+
+fn of_one_that_left_before_one_that_comes_again(v: Variant) {
+    let listener = v.listener();
+    let target = v.address_of(listener);
+    let meet = || {
+        let client = v.client();
+        connect(client, &target);
+        await_readable(listener);
+        (client, accept(listener, "server"))
+    };
+    let (client, server) = meet();
+    close(client);
+    await_hangup(server);
+    close(server);
+    // Both ends of the second may be kept for another, as soon as both are closed.
+    let (client, server) = meet();
+    close(client);
+    await_hangup(server);
+    let client = v.client();
+    connect(client, &target);
+    send(client, b"third", 0);
+    close(client);
+    close(server);
+    let client = v.client();
+    connect(client, &target);
+    send(client, b"fourth", 0);
+    for _ in 0..2 {
+        await_readable(listener);
+        let server = accept(listener, "server");
+        await_readable(server);
+        recv(server, 16, 0);
+        close(server);
+    }
 }
 
 fn of_a_silent_client_put_off(v: Variant) {

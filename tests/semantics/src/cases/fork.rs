@@ -34,6 +34,8 @@ pub const GROUP: Group = Group {
         Case::new("holder_of_many_killed", FAMILY, endings::holder_of_many_killed),
         Case::new("grandchild", FAMILY, grandchild),
         Case::new("child_accepts", FAMILY, child_accepts),
+        Case::new("child_accepts_whom_its_parent_was_told_of", FAMILY, |v| child_and_parent_accept(v, 0)).on_any_path(),
+        Case::new("child_accepts_one_that_has_come_again", FAMILY, |v| child_and_parent_accept(v, 2)).on_any_path(),
         Case::new("child_connects", FAMILY, child_connects),
         Case::new("forking_server", FAMILY, forking_server),
         Case::new("both_ends_in_the_child", FAMILY, both_ends_in_the_child),
@@ -203,6 +205,41 @@ fn child_accepts(v: Variant) {
     recv(client, 5, libc::MSG_WAITALL);
     recv(client, 5, 0);
     finish(child);
+}
+
+/// Both clients are this process's own and come before the fork, after some that have come and gone.
+fn child_and_parent_accept(v: Variant, gone: usize) {
+    let listener = v.listener();
+    let target = v.address_of(listener);
+    for _ in 0..gone {
+        let client = v.client();
+        connect(client, &target);
+        await_readable(listener);
+        let server = accept(listener, "server");
+        close(client);
+        await_hangup(server);
+        close(server);
+    }
+    let clients = ["first", "second"].map(|name| {
+        let client = v.named_client(name);
+        connect(client, &target);
+        client
+    });
+    await_readable(listener);
+    let child = child("child", || {
+        await_readable(listener);
+        let server = accept(listener, "server");
+        send(server, b"from the child", 0);
+    });
+    finish(child);
+    await_readable(listener);
+    let server = accept(listener, "server");
+    send(server, b"from the parent", 0);
+    for client in clients {
+        await_readable(client);
+        recv(client, 32, 0);
+    }
+    recv(clients[0], 32, 0);
 }
 
 fn child_connects(v: Variant) {
