@@ -62,6 +62,8 @@ pub struct Operations {
     pub is_readable: fn(&'static Desc) -> bool,
     /// Whether other processes may take what comes there.
     pub is_contended: fn(&'static Desc) -> bool,
+    /// Whether it may, asked with a set locked: nothing changes that sets know of.
+    pub may_be_readable: fn(&'static Desc) -> bool,
 }
 
 impl Operations {
@@ -77,6 +79,7 @@ impl Operations {
         further_fds: |_| [None; FURTHER_FDS],
         is_readable: |_| false,
         is_contended: |_| false,
+        may_be_readable: |_| false,
     };
 }
 

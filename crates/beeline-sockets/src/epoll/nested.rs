@@ -171,7 +171,9 @@ fn is_own_readable(fd: i32, entry: &Entry) -> bool {
     }
     let mut rung = false;
     hidden_of(entry, |hidden| rung |= crate::kernel::poll_now(hidden, libc::POLLIN) != 0);
-    rung && events & EPOLLIN != 0
+    // What is kept at a listener rings as its client goes.
+    let may_be_readable = |desc: &'static Desc| (desc.operations.get().may_be_readable)(desc);
+    rung && events & EPOLLIN != 0 && entry.desc().is_some_and(may_be_readable)
 }
 
 /// Whether a set, watched by poll(2) or select(2), has members with something to report.

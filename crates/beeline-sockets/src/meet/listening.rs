@@ -23,6 +23,7 @@ static LISTENER: Operations = Operations {
     further_fds: listener_fds,
     is_readable: readable::door_ready,
     is_contended: |desc| Listener::of(desc).is_some_and(Listener::is_shared),
+    may_be_readable: readable::door_may_be_ready,
     ..Operations::NONE
 };
 

@@ -44,6 +44,12 @@ pub fn door_ready(desc: &'static Desc) -> bool {
     ready
 }
 
+/// Whether the listener may have one, for who must not let any in.
+#[must_use]
+pub fn door_may_be_ready(desc: &'static Desc) -> bool {
+    Listener::of(desc).is_some_and(may_have_client)
+}
+
 /// Whether the door or the lobby of a listener that does not block has a client, who may not have spoken yet. What made
 /// the lobby readable may be no client, but the end of one that was kept, or a bell that one has left.
 fn may_have_client(listener: &Listener) -> bool {

@@ -33,6 +33,7 @@ pub const GROUP: Group = Group {
         Case::new("nested_client_that_nobody_takes", FAMILY, nested::nested_client_that_nobody_takes),
         Case::new("nested_with_direct_entry", FAMILY | TRIGGER, nested::nested_with_direct_entry),
         Case::new("set_in_poll_and_select", FAMILY | TRIGGER, nested::set_in_poll_and_select),
+        Case::new("set_with_a_listener_whose_client_breaks", FAMILY, nested::set_with_a_listener_whose_client_breaks),
         Case::new("loops_are_refused", ONCE, nested::loops_are_refused),
         Case::new("depth_limit", ONCE, nested::depth_limit),
         Case::new("two_threads_wait_on_one_set", FAMILY | TRIGGER, waiters::two_threads_wait_on_one_set),

@@ -301,6 +301,36 @@ pub(super) fn set_in_poll_and_select(v: Variant) {
     let _ = thread.join();
 }
 
+/// The second connection's server has closed its end in good order, which may be kept for another.
+pub(super) fn set_with_a_listener_whose_client_breaks(v: Variant) {
+    let listener = v.listener();
+    let (inner, outer) = (epoll_create("inner"), epoll_create("outer"));
+    epoll_add(inner, listener, IN);
+    epoll_add(outer, inner, IN);
+    for breaks in [false, true] {
+        let client = v.client();
+        connect(client, &v.address_of(listener));
+        await_readable(listener);
+        let server = accept(listener, "server");
+        close(server);
+        await_hangup(client);
+        if breaks {
+            send(client, b"to nobody", 0);
+            await_events(client, libc::POLLERR);
+            poll(&[(inner, libc::POLLIN), (outer, libc::POLLIN)], 0);
+            select(&[inner, outer], &[], &[], 0);
+            epoll_wait(outer, 4, 0);
+        }
+        close(client);
+    }
+    let client = v.client();
+    connect(client, &v.address_of(listener));
+    await_readable(listener);
+    poll(&[(inner, libc::POLLIN), (outer, libc::POLLIN)], 0);
+    epoll_wait(outer, 4, 0);
+    epoll_wait(inner, 4, 0);
+}
+
 pub(super) fn loops_are_refused(v: Variant) {
     let (client, _server) = v.pair();
     let (one, two, three) = (epoll_create("one"), epoll_create("two"), epoll_create("three"));
