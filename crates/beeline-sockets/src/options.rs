@@ -19,7 +19,7 @@ use beeline_stats::Reason;
 
 use crate::app_memory::in_first_page;
 use crate::desc::{Desc, Kind};
-use crate::side::{OptionValue, SideState, store_name, store_option, store_rate};
+use crate::side::{SideState, store_name, store_option, store_rate};
 use crate::{Errno, Outcome, changing, follow, hidden, kernel, meet, process};
 pub use get::getsockopt;
 use table::{Class, OPTION, class};
