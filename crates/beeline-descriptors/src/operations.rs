@@ -60,10 +60,10 @@ pub struct Operations {
     pub further_fds: fn(&'static Desc) -> FurtherFds,
     /// Whether one of those, which the kernel calls readable, makes the description readable to the app.
     pub is_readable: fn(&'static Desc) -> bool,
+    /// Whether they may make it readable, asked with a set locked: nothing changes that sets know of.
+    pub may_be_readable: fn(&'static Desc) -> bool,
     /// Whether other processes may take what comes there.
     pub is_contended: fn(&'static Desc) -> bool,
-    /// Whether it may, asked with a set locked: nothing changes that sets know of.
-    pub may_be_readable: fn(&'static Desc) -> bool,
 }
 
 impl Operations {
