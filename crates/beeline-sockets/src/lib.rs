@@ -13,7 +13,7 @@
 //!
 //! Modules import downwards only, too; the table is in `ci/layers.toml`. From the top: [`calls`] is what an app calls
 //! to make something of ours; [`life`] follows its fds, forks and programs; [`options`]; [`meet`] makes connections;
-//! [`poll`] and [`epoll`] wait for several, [`io`] for one, and move bytes.
+//! [`poll`] and [`epoll`] wait for several, [`io`] for one, and move bytes; `kept` has what is known of options.
 
 // Nothing in here may end the program that it is a guest of.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
@@ -21,6 +21,7 @@
 pub mod calls;
 pub mod epoll;
 pub mod io;
+mod kept;
 pub mod life;
 pub mod meet;
 pub mod options;

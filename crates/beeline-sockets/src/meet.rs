@@ -86,8 +86,8 @@ pub(crate) use lane::{adopt_lane, close_lane, spoil_lane};
 pub(crate) use late::carry_options;
 pub use late::{before_close, late_fallback};
 pub(crate) use listening::{
-    adopt_now, leave_door_if_blocked, leave_doors, listen, listens, note_reuse_of_port, reuses_port, shutdown_listener,
-    stop_serving,
+    adopt_now, leave_door_if_blocked, leave_doors, leave_doors_of_group, listen, listens, note_reuse_of_port,
+    reuses_port, shutdown_listener, stop_serving,
 };
 pub(crate) use lookup::{Holder, holder};
 pub(crate) use offers::{before_end, before_fork, before_passing, changing_to_share};

@@ -10,7 +10,6 @@
 
 mod get;
 mod loopback;
-mod table;
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -19,14 +18,11 @@ use beeline_stats::Reason;
 
 use crate::app_memory::in_first_page;
 use crate::desc::{Desc, Kind};
+use crate::kept::table::{Class, class};
+use crate::kept::{self, name_of, number_of, rate_of};
 use crate::side::{SideState, store_name, store_option, store_rate};
 use crate::{Errno, Outcome, changing, follow, hidden, kernel, meet, process};
 pub use get::getsockopt;
-use table::{Class, OPTION, class};
-
-/// Who has buffers up to this size, which is twice what was asked for, wants little to be on its way: less than a ring
-/// holds.
-const SMALL_BUFFER: i32 = 8192;
 
 /// What relays set on listeners for a moment.
 const REUSES_PORT: (i32, i32) = (libc::SOL_SOCKET, libc::SO_REUSEPORT);
@@ -123,35 +119,40 @@ unsafe fn record(fd: i32, desc: &'static Desc, level: i32, name: i32, value: *co
             // SAFETY: forwarded.
             if !unsafe { is_off(level, name, value, length) } {
                 block(desc, reason);
+                if is_group_program(level, name) {
+                    meet::leave_doors_of_group(desc);
+                }
             }
         }
-        Class::ReceiveTimeout => draft.rcv_timeout_ns.store(timeout_of(fd, libc::SO_RCVTIMEO), Relaxed),
-        Class::SendTimeout => draft.snd_timeout_ns.store(timeout_of(fd, libc::SO_SNDTIMEO), Relaxed),
-        Class::Linger => draft.linger.set(linger_of(fd)),
-        Class::ReceiveLowWater => {
-            let bytes = kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).unwrap_or(1);
-            draft.rcv_lowat.store(bytes as u32, Relaxed);
+        Class::ReceiveTimeout => {
+            // SAFETY: forwarded.
+            let timeout_ns = unsafe { kept::timeout_taken(fd, libc::SO_RCVTIMEO, value, length) };
+            draft.rcv_timeout_ns.store(timeout_ns, Relaxed);
         }
+        Class::SendTimeout => {
+            // SAFETY: forwarded.
+            let timeout_ns = unsafe { kept::timeout_taken(fd, libc::SO_SNDTIMEO, value, length) };
+            draft.snd_timeout_ns.store(timeout_ns, Relaxed);
+        }
+        Class::Linger => draft.linger.set(kept::linger_of(fd)),
+        Class::ReceiveLowWater => draft.rcv_lowat.store(kept::low_water_of(fd), Relaxed),
         Class::Name => {
             let kept = store_name(&draft.options, level, name, &name_of(fd, level, name));
-            keep_or_block(desc, kept);
+            kept::keep_or_block(draft, kept);
         }
         Class::Switch | Class::Range(..) => {
             // SAFETY: forwarded; the kernel has just taken the value, for which it wants an int's four bytes at least.
             let number = unsafe { value.cast::<i32>().read_unaligned() };
             let number = if class(level, name) == Class::Switch { i32::from(number != 0) } else { number };
-            keep_or_block(desc, store_option(&draft.options, level, name, number));
+            kept::keep_or_block(draft, store_option(&draft.options, level, name, number));
         }
-        Class::Rate => keep_or_block(desc, store_rate(&draft.options, rate_of(fd))),
+        Class::Rate => kept::keep_or_block(draft, store_rate(&draft.options, rate_of(fd))),
         Class::Template | Class::SegmentSize | Class::V6Only | Class::Buffer | Class::BusyPoll => {
             if let Some(number) = number_of(fd, level, name) {
-                keep_or_block(desc, store_option(&draft.options, level, name, number));
-                if class(level, name) == Class::Buffer && number <= SMALL_BUFFER {
-                    block(desc, OPTION);
-                }
+                kept::keep_number(draft, level, name, class(level, name), number);
             }
         }
-        Class::Error | Class::Fact(_) => {}
+        Class::IncomingCpu | Class::Error | Class::Fact(_) => {}
     }
     if desc.kind() == Kind::Listener {
         if (level, name) == REUSES_PORT {
@@ -162,6 +163,17 @@ unsafe fn record(fd: i32, desc: &'static Desc, level: i32, name: i32, value: *co
     }
 }
 
+/// Whether an option is a program that chooses which listener of a port gets a client.
+fn is_group_program(level: i32, name: i32) -> bool {
+    level == libc::SOL_SOCKET && matches!(name, libc::SO_ATTACH_REUSEPORT_CBPF | libc::SO_ATTACH_REUSEPORT_EBPF)
+}
+
+/// Whether a connection over a lane may have an option all the same, which would have kept it on TCP before: only a
+/// listener makes use of it.
+fn is_listeners(level: i32, name: i32) -> bool {
+    (level, name) == (libc::IPPROTO_TCP, libc::TCP_SAVE_SYN)
+}
+
 /// Whether an option is switched off by a value that the kernel took: an integer of 0, a device without a name, a
 /// header without bytes.
 ///
@@ -170,6 +182,8 @@ unsafe fn record(fd: i32, desc: &'static Desc, level: i32, name: i32, value: *co
 unsafe fn is_off(level: i32, name: i32, value: *const u8, length: u32) -> bool {
     match length {
         0 => true,
+        // The number of a descriptor, with which a program is attached.
+        _ if level == libc::SOL_SOCKET && matches!(name, libc::SO_ATTACH_BPF | libc::SO_ATTACH_REUSEPORT_EBPF) => false,
         // SAFETY: the caller guarantees that there is a byte.
         _ if (level, name) == (libc::SOL_SOCKET, libc::SO_BINDTODEVICE) => unsafe { value.read() == 0 },
         // SAFETY: the same; the kernel reads four of them.
@@ -179,12 +193,6 @@ unsafe fn is_off(level: i32, name: i32, value: *const u8, length: u32) -> bool {
         // SAFETY: the caller guarantees that there are four.
         4 => unsafe { value.cast::<i32>().read_unaligned() == 0 },
         _ => false,
-    }
-}
-
-fn keep_or_block(desc: &Desc, kept: bool) {
-    if !kept {
-        block(desc, OPTION);
     }
 }
 
@@ -218,12 +226,10 @@ unsafe fn set_on_lane(desc: &'static Desc, level: i32, name: i32, value: *const 
         }
         Class::V6Only if side.family.load(Relaxed) as i32 == libc::AF_INET6 => Outcome::fail(libc::EINVAL),
         Class::Error | Class::Fact(_) => Outcome::fail(libc::ENOPROTOOPT),
-        // Needs no template where the value is plain, so that it works when the fd table is full.
-        Class::ReceiveTimeout | Class::SendTimeout
-            if level == libc::SOL_SOCKET && matches!(name, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) =>
-        {
+        // Needs no template, so that it works when the fd table is full, and as the kernel does not tell all of it.
+        Class::ReceiveTimeout | Class::SendTimeout => {
             // SAFETY: forwarded.
-            match unsafe { timeout_from(value, length) } {
+            match unsafe { kept::timeout_from(value, length) } {
                 Ok(timeout_ns) if class == Class::ReceiveTimeout => side.rcv_timeout_ns.store(timeout_ns, Relaxed),
                 Ok(timeout_ns) => side.snd_timeout_ns.store(timeout_ns, Relaxed),
                 Err(errno) => return Outcome::Fail(errno),
@@ -238,7 +244,7 @@ unsafe fn set_on_lane(desc: &'static Desc, level: i32, name: i32, value: *const 
             let outcome = unsafe { raw_set(template, level, name, value, length) };
             match outcome {
                 // What a lane cannot do is refused as by a kernel that was built without it; to switch it off is fine.
-                Outcome::Done(_) if matches!(class, Class::Blocking(_)) => {
+                Outcome::Done(_) if matches!(class, Class::Blocking(_)) && !is_listeners(level, name) => {
                     // SAFETY: the kernel has just read that many bytes.
                     match unsafe { is_off(level, name, value, length) } {
                         true => Outcome::OK,
@@ -266,15 +272,10 @@ fn take_to_present(side: &SideState, template: i32) {
 fn adopt(desc: &'static Desc, template: i32, level: i32, name: i32, class: Class) -> Outcome {
     let side = desc.side();
     match class {
-        Class::ReceiveTimeout => side.rcv_timeout_ns.store(timeout_of(template, libc::SO_RCVTIMEO), Relaxed),
-        Class::SendTimeout => side.snd_timeout_ns.store(timeout_of(template, libc::SO_SNDTIMEO), Relaxed),
-        Class::Linger => side.linger.set(linger_of(template)),
-        Class::ReceiveLowWater => {
-            let bytes = kernel::getsockopt::<i32>(template, libc::SOL_SOCKET, libc::SO_RCVLOWAT).unwrap_or(1);
-            crate::io::set_low_water(desc, bytes as u32);
-        }
-        // A connection's segments are what they are.
-        Class::SegmentSize => {}
+        Class::Linger => side.linger.set(kept::linger_of(template)),
+        Class::ReceiveLowWater => crate::io::set_low_water(desc, kept::low_water_of(template)),
+        // A connection's segments are what they are, and its peer runs where it does.
+        Class::SegmentSize | Class::IncomingCpu => {}
         Class::Rate => return stored(store_rate(&side.options, rate_of(template))),
         Class::Name => return stored(store_name(&side.options, level, name, &name_of(template, level, name))),
         _ => {
@@ -293,63 +294,10 @@ fn stored(kept: bool) -> Outcome {
     if kept { Outcome::OK } else { Outcome::fail(libc::ENOBUFS) }
 }
 
-/// A `struct timeval` as sock_set_timeout() takes it (Linux net/core/sock.c): negative seconds mean no wait at all,
-/// which is told from "no timeout" by one nanosecond.
-///
-/// # Safety
-/// `value` must be readable for `length` bytes.
-unsafe fn timeout_from(value: *const u8, length: u32) -> Result<u64, Errno> {
-    if (length as usize) < size_of::<libc::timeval>() {
-        return Err(Errno(libc::EINVAL));
-    }
-    if in_first_page(value as usize) {
-        return Err(Errno(libc::EFAULT));
-    }
-    // SAFETY: readable for at least a timeval.
-    let time = unsafe { value.cast::<libc::timeval>().read_unaligned() };
-    if !(0..1_000_000).contains(&time.tv_usec) {
-        return Err(Errno(libc::EDOM));
-    }
-    if time.tv_sec < 0 {
-        return Ok(1);
-    }
-    let nanoseconds = (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_usec as u64 * 1_000);
-    Ok(if time.tv_sec as u64 >= i64::MAX as u64 / 1_000 { 0 } else { nanoseconds })
-}
-
-fn timeout_of(fd: i32, name: i32) -> u64 {
-    kernel::getsockopt::<libc::timeval>(fd, libc::SOL_SOCKET, name).map_or(0, |time| {
-        (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add((time.tv_usec as u64).saturating_mul(1000))
-    })
-}
-
-fn linger_of(fd: i32) -> Option<u32> {
-    let linger = kernel::getsockopt::<libc::linger>(fd, libc::SOL_SOCKET, libc::SO_LINGER).ok()?;
-    (linger.l_onoff != 0).then_some(linger.l_linger as u32)
-}
-
-/// The value of an integer option; `None` if it is something else.
-fn number_of(fd: i32, level: i32, name: i32) -> Option<i32> {
-    let mut value = [0u8; 64];
-    let mut length = value.len() as u32;
-    let args = [fd as usize, level as usize, name as usize, value.as_mut_ptr() as usize, (&raw mut length) as usize, 0];
-    // SAFETY: live places of the lengths given.
-    unsafe { call(libc::SYS_getsockopt, args) }.ok()?;
-    (length == 4).then(|| i32::from_ne_bytes([value[0], value[1], value[2], value[3]]))
-}
-
-fn name_of(fd: i32, level: i32, name: i32) -> [u8; 16] {
-    kernel::getsockopt::<[u8; 16]>(fd, level, name).unwrap_or_default()
-}
-
-fn rate_of(fd: i32) -> u64 {
-    kernel::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::table::TABLE;
     use super::*;
+    use crate::kept::table::TABLE;
 
     #[test]
     fn no_option_is_listed_twice() {

@@ -11,7 +11,7 @@ use super::pool::{self, Offer, PooledLane};
 use crate::desc::Desc;
 use crate::kernel;
 use crate::side::{SideState, state};
-use crate::{epoll, hidden, io, slots, table};
+use crate::{epoll, hidden, io, kept, slots, table};
 
 /// Fills the side and finds a lane for it, to be offered at the door of `cookie`.
 pub(super) fn prepare(
@@ -90,6 +90,11 @@ pub(super) fn install(
     Err(Reason::Internal)
 }
 
+/// Whether connect(2) answers before there is a connection although the socket blocks: with a negative `SO_SNDTIMEO`.
+pub(super) fn waits_for_nothing(desc: &Desc) -> bool {
+    desc.draft.snd_timeout_ns.load(Relaxed) == kept::AT_ONCE_NS
+}
+
 fn fill_side(side: &SideState, desc: &Desc, name: &ConnName, nonblocking: bool) {
     super::lane::carry_draft(&desc.draft, side);
     side.holders.store(1, Relaxed);
@@ -98,7 +103,7 @@ fn fill_side(side: &SideState, desc: &Desc, name: &ConnName, nonblocking: bool) 
     side.local.set(name.client.address());
     side.remote.set(name.server.address());
     side.rx.begin_armed();
-    if nonblocking {
+    if nonblocking || waits_for_nothing(desc) {
         side.mark(state::CONNECTING);
     }
 }

@@ -91,7 +91,7 @@ pub(crate) unsafe fn connect(
     match retry::patiently(fd, known_as.address(), || attempt(ours, destination, ticket, allow_lanes)) {
         Ok(Made::Lane { nonblocking }) => {
             stats::count(Counter::ConnectionsAcceleratedClient, 1);
-            if nonblocking { Outcome::fail(libc::EINPROGRESS) } else { Outcome::OK }
+            if nonblocking || client::waits_for_nothing(desc) { Outcome::fail(libc::EINPROGRESS) } else { Outcome::OK }
         }
         Ok(Made::Answered(reason, errno)) => {
             abandon(ours, ticket);

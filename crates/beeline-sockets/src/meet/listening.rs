@@ -1,5 +1,6 @@
 //! Sockets that become listeners, are met as such, and end.
 
+use core::net::SocketAddr;
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_shm::{SideMemory, sys};
@@ -8,9 +9,10 @@ use beeline_stats::Reason;
 use super::listener::{LISTENERS, Listener, Share, find, held};
 use super::{accept_lock, door, lane, lobby, lookup, readable, untended};
 use crate::desc::{DESCS, Desc, Kind};
+use crate::kept::table::OPTION;
 use crate::linger::end_lingering;
 use crate::operations::{FURTHER_FDS, FurtherFds, Operations};
-use crate::{Errno, Outcome, changing, hidden, kernel, process, table};
+use crate::{Errno, Outcome, changing, hidden, kept, kernel, process, table};
 
 /// See [`crate::operations`].
 static LISTENER: Operations = Operations {
@@ -74,6 +76,9 @@ fn become_listener(fd: i32, desc: &'static Desc) -> bool {
     if local.is_ipv6() {
         desc.draft.note_v6_only(fd);
     }
+    if is_chosen(local) {
+        kept::note_chosen(&desc.draft);
+    }
     desc.become_kind(Kind::Listener);
     door::make(fd, desc, listener);
     true
@@ -98,7 +103,9 @@ fn adopt(fd: i32) -> Option<&'static Desc> {
     }
     let desc = DESCS.take()?;
     desc.begin(Kind::Tcp, fd, family as u32, crate::forks());
-    if table::set(fd, Some(desc)).is_err() || !become_listener(fd, desc) {
+    // Before anybody finds it: what is set from then on counts.
+    let is_known = kept::inherit(fd, family, &desc.draft);
+    if !is_known || table::set(fd, Some(desc)).is_err() || !become_listener(fd, desc) {
         let _ = table::set(fd, None);
         desc.give_if_unused();
         return None;
@@ -181,6 +188,30 @@ pub fn note_reuse_of_port(desc: &'static Desc, on: bool) {
 /// Whether the app has set `SO_REUSEPORT` on a listener.
 pub fn reuses_port(desc: &'static Desc) -> bool {
     Listener::of(desc).is_some_and(Listener::reuses_port)
+}
+
+/// A program was attached to a socket that chooses, among the listeners of its address, which one gets a client
+/// (`SO_ATTACH_REUSEPORT_CBPF` and `_EBPF`): all that are in this process go by TCP from now on, and those to come.
+pub fn leave_doors_of_group(desc: &'static Desc) {
+    kept::note_chosen(&desc.draft);
+    let Some(local) = Listener::of(desc).map(|listener| listener.local.get()) else { return };
+    let _changing = changing::changing();
+    table::for_each(|_, member| {
+        if let Some(listener) = Listener::of(member).filter(|listener| listener.local.get() == local) {
+            kept::note_chosen(&member.draft);
+            door::leave_door(member, listener, OPTION);
+        }
+    });
+}
+
+/// Whether a program chooses among the listeners of an address, as far as this process has seen.
+fn is_chosen(local: SocketAddr) -> bool {
+    let mut chosen = false;
+    table::for_each(|_, member| {
+        chosen |= Listener::of(member).is_some_and(|listener| listener.local.get() == local)
+            && kept::is_chosen(&member.draft);
+    });
+    chosen
 }
 
 /// The last fd of this process that leads to the listener is about to be closed. The caller holds

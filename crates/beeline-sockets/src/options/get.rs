@@ -5,7 +5,6 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::table::{Class, Fact, class};
 use super::{loopback, with_template};
 use beeline_lane::End;
 
@@ -13,6 +12,7 @@ use crate::app_memory::in_first_page;
 use crate::desc::{Desc, Kind};
 use crate::ending::Next;
 use crate::ending::observe;
+use crate::kept::table::{Class, Fact, class};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
 use crate::{Outcome, follow, process, table, upkeep};
@@ -78,6 +78,7 @@ pub unsafe fn getsockopt(fd: i32, level: i32, name: i32, value: *mut u8, length:
             // SAFETY: forwarded.
             return unsafe { target.give(&linger) };
         }
+        Class::IncomingCpu => loopback::incoming_cpu(desc),
         Class::ReceiveLowWater => side.rcv_lowat().max(1) as i32,
         Class::Name => match side.name_option(level, name) {
             // SAFETY: forwarded.

@@ -11,7 +11,7 @@ use super::template_info;
 use crate::desc::Desc;
 use crate::linux::{IP_PROTOCOL, TCP_CLOSE, TCP_CLOSE_WAIT, TCP_ESTABLISHED, TCP_FIN_WAIT2};
 use crate::side::{SideState, state};
-use crate::{Errno, Outcome, kernel};
+use crate::{Errno, Outcome, kernel, proc};
 use beeline_meeting::pool::PooledLane;
 
 /// The device's MTU, and what IPv4 makes of it.
@@ -27,6 +27,12 @@ const TIMESTAMP_BYTES: i32 = 12;
 const WINDOW: i32 = 65536;
 /// `IP_TTL` of the segments that a client sends.
 const TTL: i32 = 64;
+/// `SO_SNDBUF` of a connection, as tcp_sndbuf_expand() makes it (Linux net/ipv4/tcp_input.c): so many segments of the
+/// initial window, twice for a usual congestion control, each with what the kernel needs for it, in powers of two.
+const SEGMENTS_FIRST: u32 = 10;
+const SEGMENT_TRUESIZE: u32 = 131_072 + 256;
+/// The default of `net.ipv4.tcp_wmem`: the least, the first and the greatest `SO_SNDBUF`.
+const SEND_BUFFERS: [u32; 3] = [4096, 16_384, 4 << 20];
 /// Index of the loopback device.
 const LOOPBACK_INDEX: i32 = 1;
 
@@ -76,6 +82,9 @@ pub(super) fn default(desc: &Desc, side: &SideState, level: i32, name: i32) -> O
     let v6 = side.family.load(Relaxed) as i32 == libc::AF_INET6;
     let server = desc.end() == End::Server;
     match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
+            Some(below(desc, side, level, name).unwrap_or_else(|| send_buffer(side)))
+        }
         (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) => Some(below(desc, side, level, name).unwrap_or(WINDOW)),
         (libc::IPPROTO_IP, libc::IP_MTU) => Some(mtu(desc, side)),
         (libc::IPPROTO_IP, libc::IP_MULTICAST_TTL) if server && over_v4(side) => Some(TTL),
@@ -88,6 +97,46 @@ pub(super) fn default(desc: &Desc, side: &SideState, level: i32, name: i32) -> O
         (libc::IPPROTO_IPV6, libc::IPV6_MTU) if v6 => Some(mtu(desc, side)),
         _ => None,
     }
+}
+
+/// `SO_SNDBUF` of a connection right after connect(2).
+fn send_buffer(side: &SideState) -> i32 {
+    let mut text = [0; 64];
+    let sizes = proc::read(c"/proc/sys/net/ipv4/tcp_wmem", &mut text)
+        .map(proc::numbers)
+        .and_then(|mut numbers| Some([numbers.next()?, numbers.next()?, numbers.next()?]));
+    let mut usual = [0; 16];
+    let control = side.name_option(libc::IPPROTO_TCP, libc::TCP_CONGESTION).unwrap_or_else(|| {
+        let _ = proc::read(c"/proc/sys/net/ipv4/tcp_congestion_control", &mut usual);
+        usual
+    });
+    send_buffer_of(sizes.unwrap_or(SEND_BUFFERS), control.starts_with(b"bbr"))
+}
+
+/// The same with `net.ipv4.tcp_wmem` and what the congestion control asks for: BBR wants room for three windows.
+fn send_buffer_of([_, first, greatest]: [u32; 3], is_bbr: bool) -> i32 {
+    let windows = if is_bbr { 3 } else { 2 };
+    first.max(greatest.min(SEGMENTS_FIRST * windows * SEGMENT_TRUESIZE)) as i32
+}
+
+/// `SO_INCOMING_CPU`: where the last segment was taken in, which is where the peer has sent it. What the peer shows may
+/// be a lie: it is told only if the host has such a CPU.
+pub(super) fn incoming_cpu(desc: &Desc) -> i32 {
+    let here = kernel::cpu();
+    let shown = desc.lane().cpu(desc.end().peer()).load(Relaxed).checked_sub(1);
+    shown.filter(|&cpu| cpu == here || is_there(cpu)).unwrap_or(here) as i32
+}
+
+/// Whether the host has a CPU of this number.
+fn is_there(cpu: u32) -> bool {
+    let mut text = [0; 128];
+    proc::read(c"/sys/devices/system/cpu/possible", &mut text).and_then(last_number).is_some_and(|last| cpu <= last)
+}
+
+/// The last number in a list of CPUs: `0-3`, `0,2-5`.
+fn last_number(list: &[u8]) -> Option<u32> {
+    let last = list.trim_ascii_end().rsplit(|byte| !byte.is_ascii_digit()).next()?;
+    core::str::from_utf8(last).ok()?.parse().ok()
 }
 
 /// Bytes of `struct tcp_info` in the kernels to come.
@@ -149,4 +198,39 @@ pub(super) fn info(desc: &Desc, side: &SideState, info: &mut [u8; INFO_BYTES]) -
     info[INFO_OPTIONS] = OPTIONS;
     info[INFO_SCALES] = SCALES;
     Ok(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn a_send_buffer_has_the_size_that_the_kernel_gives_it() {
+        // Measured on Linux 6.18 in a network namespace of its own: with cubic, with BBR, and with other limits.
+        assert_eq!(send_buffer_of(SEND_BUFFERS, false), 2_626_560);
+        assert_eq!(send_buffer_of(SEND_BUFFERS, true), 3_939_840);
+        assert_eq!(send_buffer_of([4096, 16_384, 1 << 20], true), 1 << 20);
+        assert_eq!(send_buffer_of([4096, 8 << 20, 16 << 20], false), 8 << 20);
+        // What the kernel remembers of earlier connections may let a buffer begin larger.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let kernels = kernel::getsockopt::<i32>(client.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap();
+        // SAFETY: all fields are atomics, for which zero is valid.
+        let side: Box<SideState> = Box::new(unsafe { core::mem::zeroed() });
+        let ours = send_buffer(&side);
+        assert!(ours <= kernels && ours > SEND_BUFFERS[1] as i32, "{ours}, the kernel says {kernels}");
+    }
+
+    #[test]
+    fn a_cpu_is_one_of_the_hosts() {
+        assert!(is_there(0) && is_there(kernel::cpu()));
+        assert!(!is_there(u32::MAX - 1) && !is_there(1 << 20));
+        assert_eq!(last_number(b"0\n"), Some(0));
+        assert_eq!(last_number(b"0-3\n"), Some(3));
+        assert_eq!(last_number(b"0,2-5,7\n"), Some(7));
+        assert_eq!(last_number(b"\n"), None);
+    }
 }

@@ -12,6 +12,7 @@ const IPV6: i32 = 41;
 const UNSUPPORTED: Handling = FallsBack(Reason::OptionUnsupported);
 const FAST_OPEN: Handling = FallsBack(Reason::FastOpen);
 
+const ALL_OF_THE_PORT: &str = "All listeners of that address go by TCP that the process has then or later.";
 const EVERY: &[&str] = &["every_option/"];
 const SET: &[&str] = &["every_option/set_on_a_connection", "every_option/set_before_connect"];
 const ASKED: &[&str] = &["every_option/socket_level", "options/identity"];
@@ -66,8 +67,9 @@ pub const OPTIONS: &[OptionRow] = &[
         7,
         &["SO_SNDBUF"],
         Accelerated,
-        "Kept and told. Up to 4096 bytes, asked for before the connection or of its listener, keep it on TCP.",
-        &["options/buffer_sizes", "options/small_buffers"],
+        "Kept and told. Up to 4096 bytes, asked for before the connection or of its listener, keep it on TCP. Where nobody \
+         sets it: what TCP over the loopback device has right after `connect`.",
+        &["options/buffer_sizes", "options/small_buffers", "every_option/of_the_path"],
     ),
     option(
         SOCKET,
@@ -99,6 +101,16 @@ pub const OPTIONS: &[OptionRow] = &[
     option(SOCKET, 36, &["SO_MARK"], UNSUPPORTED, "", REFUSED),
     option(SOCKET, 26, &["SO_ATTACH_FILTER"], UNSUPPORTED, "", REFUSED),
     option(SOCKET, 50, &["SO_ATTACH_BPF"], UNSUPPORTED, "", REFUSED),
+    option(
+        SOCKET,
+        49,
+        &["SO_INCOMING_CPU"],
+        Accelerated,
+        "The CPU that the peer has shown last; else the caller's own.",
+        &["every_option/of_the_path", "every_option/set_on_a_listener"],
+    ),
+    option(SOCKET, 51, &["SO_ATTACH_REUSEPORT_CBPF"], UNSUPPORTED, ALL_OF_THE_PORT, &["groups/program_that_chooses"]),
+    option(SOCKET, 52, &["SO_ATTACH_REUSEPORT_EBPF"], UNSUPPORTED, ALL_OF_THE_PORT, REFUSED),
     option(
         SOCKET,
         60,
@@ -150,6 +162,14 @@ pub const OPTIONS: &[OptionRow] = &[
     option(TCP, 19, &["TCP_REPAIR"], UNSUPPORTED, "", REFUSED),
     option(TCP, 31, &["TCP_ULP"], UNSUPPORTED, "", &["every_option/names_of_algorithms"]),
     option(TCP, 36, &["TCP_INQ"], Accelerated, "", &["zerocopy/bytes_left", "zerocopy/bytes_left_at_the_end"]),
+    option(
+        TCP,
+        27,
+        &["TCP_SAVE_SYN"],
+        UNSUPPORTED,
+        "A connection in shared memory keeps it and tells it: only a listener makes use of it.",
+        &["every_option/saved_syn", "every_option/saved_syn_set_late"],
+    ),
     option(TCP, 37, &["TCP_TX_DELAY"], UNSUPPORTED, "", REFUSED),
     option(TCP, 30, &["TCP_FASTOPEN_CONNECT"], FAST_OPEN, "", &["every_option/tcp_level", "flags/fast_open"]),
     option(TCP, 34, &["TCP_FASTOPEN_NO_COOKIE"], FAST_OPEN, "", &["every_option/tcp_level", "flags/fast_open"]),

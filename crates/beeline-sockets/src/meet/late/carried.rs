@@ -2,8 +2,8 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use crate::kernel;
 use crate::side::{BEING_STORED, SideState, option_of};
+use crate::{kept, kernel};
 
 /// Sets on the TCP socket what the app had set on the lane. Options that the kernel refuses now it would have
 /// refused then.
@@ -19,9 +19,7 @@ pub(crate) fn carry_options(side: &SideState, tcp: i32) {
         }
     }
     for (name, timeout) in [(libc::SO_RCVTIMEO, &side.rcv_timeout_ns), (libc::SO_SNDTIMEO, &side.snd_timeout_ns)] {
-        let timeout_us = (timeout.load(Relaxed) / 1000) as i64;
-        if timeout_us != 0 {
-            let value = libc::timeval { tv_sec: timeout_us / 1_000_000, tv_usec: timeout_us % 1_000_000 };
+        if let Some(value) = kept::timeval_of(timeout.load(Relaxed)) {
             let _ = kernel::setsockopt(tcp, libc::SOL_SOCKET, name, &value);
         }
     }

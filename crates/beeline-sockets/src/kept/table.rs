@@ -6,7 +6,7 @@ use crate::linux::TCP_TX_DELAY;
 
 /// What an option of a lane is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Class {
+pub(crate) enum Class {
     /// On or off; no other property of the socket depends on it.
     Switch,
     /// An integer within bounds.
@@ -17,6 +17,8 @@ pub(super) enum Class {
     Buffer,
     /// `SO_BUSY_POLL`: how long a call looks again and again before it sleeps.
     BusyPoll,
+    /// `SO_INCOMING_CPU`: who sets it steers a listener; a connection says where the peer sends.
+    IncomingCpu,
     /// `SO_RCVTIMEO`: the reading direction's timeout.
     ReceiveTimeout,
     /// `SO_SNDTIMEO`.
@@ -42,7 +44,7 @@ pub(super) enum Class {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Fact {
+pub(crate) enum Fact {
     /// Always this number.
     Number(i32),
     /// The family the app sees.
@@ -57,10 +59,10 @@ pub(super) enum Fact {
     PathMtu,
 }
 
-pub(super) const OPTION: Reason = Reason::OptionUnsupported;
+pub(crate) const OPTION: Reason = Reason::OptionUnsupported;
 
-/// The table. What is not in it is [`Class::Template`].
-pub(super) const TABLE: &[(i32, i32, Class)] = &[
+/// What has a class of its own. What is not in the table is [`Class::Template`].
+pub(crate) const TABLE: &[(i32, i32, Class)] = &[
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE, Class::Switch),
     (libc::SOL_SOCKET, libc::SO_OOBINLINE, Class::Switch),
     (libc::SOL_SOCKET, libc::SO_REUSEADDR, Class::Switch),
@@ -80,12 +82,15 @@ pub(super) const TABLE: &[(i32, i32, Class)] = &[
     (libc::SOL_SOCKET, libc::SO_SNDBUF, Class::Buffer),
     (libc::SOL_SOCKET, libc::SO_RCVBUF, Class::Buffer),
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL, Class::BusyPoll),
+    (libc::SOL_SOCKET, libc::SO_INCOMING_CPU, Class::IncomingCpu),
     (libc::SOL_SOCKET, libc::SO_RCVLOWAT, Class::ReceiveLowWater),
     (libc::SOL_SOCKET, libc::SO_BINDTODEVICE, Class::Blocking(OPTION)),
     (libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, Class::Blocking(OPTION)),
     (libc::SOL_SOCKET, libc::SO_MARK, Class::Blocking(OPTION)),
     (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, Class::Blocking(OPTION)),
     (libc::SOL_SOCKET, libc::SO_ATTACH_BPF, Class::Blocking(OPTION)),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, Class::Blocking(OPTION)),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_EBPF, Class::Blocking(OPTION)),
     (libc::SOL_SOCKET, libc::SO_ZEROCOPY, Class::Range(0, 1)),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMP, Class::Blocking(OPTION)),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, Class::Blocking(OPTION)),
@@ -109,6 +114,7 @@ pub(super) const TABLE: &[(i32, i32, Class)] = &[
     (libc::IPPROTO_TCP, libc::TCP_REPAIR, Class::Blocking(OPTION)),
     (libc::IPPROTO_TCP, libc::TCP_ULP, Class::Blocking(OPTION)),
     (libc::IPPROTO_TCP, libc::TCP_INQ, Class::Range(0, 1)),
+    (libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, Class::Blocking(OPTION)),
     (libc::IPPROTO_TCP, TCP_TX_DELAY, Class::Blocking(OPTION)),
     (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, Class::Blocking(Reason::FastOpen)),
     (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_NO_COOKIE, Class::Blocking(Reason::FastOpen)),
@@ -128,6 +134,54 @@ pub(super) const TABLE: &[(i32, i32, Class)] = &[
     (libc::IPPROTO_IPV6, libc::IPV6_XFRM_POLICY, Class::Blocking(OPTION)),
 ];
 
-pub(super) fn class(level: i32, name: i32) -> Class {
+pub(crate) fn class(level: i32, name: i32) -> Class {
     TABLE.iter().find(|row| row.0 == level && row.1 == name).map_or(Class::Template, |row| row.2)
 }
+
+/// Of what has no class of its own, what an accepted connection has from its listener. What it does not have:
+/// `SO_PRIORITY`, `TCP_DEFER_ACCEPT`, `TCP_FASTOPEN`.
+pub(crate) const INHERITED: &[(i32, i32)] = &[
+    (libc::SOL_SOCKET, libc::SO_DONTROUTE),
+    (libc::SOL_SOCKET, libc::SO_BROADCAST),
+    (libc::SOL_SOCKET, libc::SO_NO_CHECK),
+    (libc::SOL_SOCKET, libc::SO_REUSEPORT),
+    (libc::SOL_SOCKET, libc::SO_RXQ_OVFL),
+    (libc::SOL_SOCKET, libc::SO_NOFCS),
+    (libc::SOL_SOCKET, libc::SO_LOCK_FILTER),
+    (libc::SOL_SOCKET, libc::SO_SELECT_ERR_QUEUE),
+    (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL),
+    (libc::SOL_SOCKET, libc::SO_TXREHASH),
+    (libc::SOL_SOCKET, libc::SO_RCVMARK),
+    (libc::IPPROTO_TCP, libc::TCP_SYNCNT),
+    (libc::IPPROTO_TCP, libc::TCP_LINGER2),
+    (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP),
+    (libc::IPPROTO_TCP, libc::TCP_THIN_LINEAR_TIMEOUTS),
+    (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
+    (libc::IPPROTO_IP, libc::IP_TOS),
+    (libc::IPPROTO_IP, libc::IP_TTL),
+    (libc::IPPROTO_IP, libc::IP_RECVOPTS),
+    (libc::IPPROTO_IP, libc::IP_RETOPTS),
+    (libc::IPPROTO_IP, libc::IP_PKTINFO),
+    (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
+    (libc::IPPROTO_IP, libc::IP_RECVERR),
+    (libc::IPPROTO_IP, libc::IP_RECVTTL),
+    (libc::IPPROTO_IP, libc::IP_RECVTOS),
+    (libc::IPPROTO_IP, libc::IP_FREEBIND),
+    (libc::IPPROTO_IP, libc::IP_PASSSEC),
+    (libc::IPPROTO_IP, libc::IP_MINTTL),
+    (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT),
+    (libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP),
+    (libc::IPPROTO_IP, libc::IP_MULTICAST_ALL),
+    (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
+    (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP),
+    (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
+    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+    (libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG),
+    (libc::IPPROTO_IPV6, libc::IPV6_AUTOFLOWLABEL),
+    (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND),
+    (libc::IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT),
+];
