@@ -17,6 +17,7 @@ mod ready;
 mod signal;
 mod stdio;
 mod thread;
+mod unseen;
 
 pub use address::*;
 pub use ancillary::*;
@@ -29,6 +30,7 @@ pub use ready::*;
 pub use signal::*;
 pub use stdio::*;
 pub use thread::*;
+pub use unseen::*;
 
 use std::fmt;
 

@@ -16,6 +16,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("connect/to_own_address", "binds a server's address in the client's namespace"),
     ("connect/unspecified_address", "the unspecified address is the client's namespace"),
     ("data/other_descriptors_are_left_alone", "binds a server's address in the client's namespace"),
+    ("groups/program_that_chooses", "binds a server's address in the client's namespace"),
     ("listeners/implicit_bind", "listens in the client's namespace"),
     ("listeners/reopened_on_the_same_port", "binds a server's address in the client's namespace"),
     ("listeners/reuseport_group", "binds a server's address in the client's namespace"),

@@ -14,8 +14,10 @@ mod epoll_order;
 mod epoll_sets;
 mod every_option;
 mod flags;
+mod foreign;
 mod fork;
 mod forms;
+mod groups;
 mod holders;
 mod listeners;
 mod low_water;
@@ -55,10 +57,12 @@ const GROUPS: &[Group] = &[
     names::GROUP,
     options::GROUP,
     every_option::GROUP,
+    foreign::GROUP,
     zerocopy::GROUP,
     low_water::GROUP,
     descriptors::GROUP,
     listeners::GROUP,
+    groups::GROUP,
     states::GROUP,
     ready::GROUP,
     epoll::GROUP,

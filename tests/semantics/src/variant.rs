@@ -40,7 +40,9 @@ impl Default for Variant {
 }
 
 impl Variant {
-    fn listener_address(self, port: u16) -> SocketAddr {
+    /// Where listeners of this variant listen.
+    #[must_use]
+    pub fn listener_address(self, port: u16) -> SocketAddr {
         let (v4, v6) = Across::addresses();
         let ip = match self.family {
             Family::V4 | Family::Mapped => IpAddr::V4(v4),

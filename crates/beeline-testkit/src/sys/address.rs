@@ -72,7 +72,7 @@ impl RawAddress {
         }
     }
 
-    fn pointer(&self) -> *const libc::sockaddr {
+    pub(super) fn pointer(&self) -> *const libc::sockaddr {
         (&raw const self.storage).cast()
     }
 

@@ -59,6 +59,16 @@ pub fn thread_id() -> i32 {
     unsafe { libc::gettid() }
 }
 
+/// This thread runs on this CPU alone, and so do those that it starts.
+pub fn stay_on(cpu: i32) {
+    // SAFETY: a set of CPUs is plain data; the kernel reads it.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(usize::try_from(cpu).unwrap_or(0), &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
+    }
+}
+
 /// Sends a signal to one thread of this process.
 pub fn signal_thread(thread: libc::pthread_t, signal: i32) {
     // SAFETY: the callers pass threads that they have not joined yet.

@@ -1,5 +1,6 @@
 //! Readiness: poll, select, epoll.
 
+use super::unseen::unseen;
 use super::{Ret, call};
 
 #[must_use]
@@ -161,58 +162,4 @@ pub fn epoll_mod_unseen(set: i32, fd: i32, events: i32) -> i64 {
     let pointer = (&raw mut event) as usize;
     // SAFETY: a live event, which the kernel reads.
     unsafe { unseen(libc::SYS_epoll_ctl, [set as usize, libc::EPOLL_CTL_MOD as usize, fd as usize, pointer, 0, 0]) }
-}
-
-/// The kernel's answer, in a way that no preloaded library sees. The call's number is turned round on the way, because
-/// the library gives no lanes to a program whose text tells of such a call.
-///
-/// # Safety
-/// As for the system call.
-#[cfg(target_arch = "x86_64")]
-unsafe fn unseen(number: libc::c_long, arguments: [usize; 6]) -> i64 {
-    let [a, b, c, d, e, f] = arguments;
-    let answer: i64;
-    // SAFETY: forwarded from the caller; the kernel changes rcx and r11 beside the result.
-    unsafe {
-        std::arch::asm!(
-            "neg rax",
-            "syscall",
-            inlateout("rax") -number => answer,
-            in("rdi") a,
-            in("rsi") b,
-            in("rdx") c,
-            in("r10") d,
-            in("r8") e,
-            in("r9") f,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    answer
-}
-
-/// As above.
-///
-/// # Safety
-/// As for the system call.
-#[cfg(target_arch = "aarch64")]
-unsafe fn unseen(number: libc::c_long, arguments: [usize; 6]) -> i64 {
-    let [a, b, c, d, e, f] = arguments;
-    let answer: i64;
-    // SAFETY: forwarded from the caller.
-    unsafe {
-        std::arch::asm!(
-            "svc 0",
-            in("x8") number,
-            inlateout("x0") a as i64 => answer,
-            in("x1") b,
-            in("x2") c,
-            in("x3") d,
-            in("x4") e,
-            in("x5") f,
-            options(nostack),
-        );
-    }
-    answer
 }

@@ -25,6 +25,9 @@ pub const GROUP: Group = Group {
         Case::new("segment_size", FAMILY, segment_size),
         Case::new("peer_name", FAMILY, peer_name),
         Case::new("cookie", FAMILY, cookie),
+        Case::new("of_the_path", FAMILY, of_the_path),
+        Case::new("saved_syn", FAMILY, saved_syn).on_any_path(),
+        Case::new("saved_syn_set_late", ONCE, saved_syn_set_late),
         Case::new("names_of_algorithms", ONCE, names_of_algorithms),
     ],
 };
@@ -54,7 +57,7 @@ const VOLATILE: &[(i32, i32)] = &[
 const COOKIE: i32 = 57;
 
 /// The integer options that programs set, with a value that is not their default.
-const SET: &[(i32, i32, i32)] = &[
+pub const SET: &[(i32, i32, i32)] = &[
     (libc::SOL_SOCKET, libc::SO_REUSEADDR, 1),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT, 1),
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
@@ -116,7 +119,7 @@ const SET: &[(i32, i32, i32)] = &[
     (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1),
 ];
 
-fn value_of(fd: Fd, level: i32, name: i32) -> String {
+pub fn value_of(fd: Fd, level: i32, name: i32) -> String {
     let mut value = [0_u8; 64];
     let (ret, length) = sys::getsockopt(fd.raw, level, name, &mut value);
     match (ret.is_ok(), length) {
@@ -126,7 +129,7 @@ fn value_of(fd: Fd, level: i32, name: i32) -> String {
     }
 }
 
-fn settable(level: i32, name: i32) -> bool {
+pub fn settable(level: i32, name: i32) -> bool {
     !VOLATILE.contains(&(level, name))
 }
 
@@ -316,6 +319,63 @@ fn cookie(v: Variant) {
     let (ours, again, theirs) = (cookie(client), cookie(client), cookie(server));
     trace!("{} {} same {} others {}", ours.0, ours.1, ours.2 == again.2, ours.2 != theirs.2);
     trace!("set {}", sys::setsockopt(client.raw, libc::SOL_SOCKET, COOKIE, &[1; 8]));
+}
+
+/// What the kernel makes of the path and its load: told of a connection as it is, and of a listener's not at all.
+fn of_the_path(v: Variant) {
+    // SAFETY: no preconditions.
+    let cpu = unsafe { libc::sched_getcpu() };
+    sys::stay_on(cpu);
+    let fresh = v.named_client("fresh");
+    let listener = v.listener();
+    set_option(listener, libc::SOL_SOCKET, libc::SO_INCOMING_CPU, "SO_INCOMING_CPU", 1000);
+    let (client, server) = v.pair_on(listener);
+    send(client, b"x", 0);
+    await_queued(server, 1);
+    send(server, b"x", 0);
+    await_queued(client, 1);
+    let number = |fd: Fd, name| value_of(fd, libc::SOL_SOCKET, name).parse().unwrap_or(i32::MIN);
+    let room = number(fresh, libc::SO_SNDBUF);
+    for fd in [client, server] {
+        trace!("{} has more room than a fresh socket: {}", fd.name, number(fd, libc::SO_SNDBUF) > room);
+        trace!("{} comes in here: {}", fd.name, number(fd, libc::SO_INCOMING_CPU) == cpu);
+    }
+    let listener = v.listener();
+    set_option(listener, libc::SOL_SOCKET, libc::SO_SNDBUF, "SO_SNDBUF", 50_000);
+    let (client, server) = v.pair_on(listener);
+    set_option(client, libc::SOL_SOCKET, libc::SO_SNDBUF, "SO_SNDBUF", 60_000);
+    trace!("set: {} and {}", number(client, libc::SO_SNDBUF), number(server, libc::SO_SNDBUF));
+}
+
+fn syn_of(server: Fd) {
+    let mut syn = [0; 128];
+    let (ret, length) = sys::getsockopt(server.raw, libc::IPPROTO_TCP, libc::TCP_SAVED_SYN, &mut syn);
+    trace!("the SYN that {} has saved: {ret} length {length}", server.name);
+}
+
+fn saved_syn(v: Variant) {
+    for value in [1, 0, 2] {
+        let listener = v.listener();
+        set_option(listener, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, "TCP_SAVE_SYN", value);
+        let client = v.client();
+        connect(client, &v.address_of(listener));
+        let server = accept(listener, "server");
+        syn_of(server);
+        // It is told once.
+        syn_of(server);
+    }
+}
+
+/// A connection may have it, and has no SYN for all that.
+fn saved_syn_set_late(v: Variant) {
+    let (client, server) = v.pair();
+    for fd in [client, server] {
+        for value in [1, 2, 3, 0] {
+            set_option(fd, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, "TCP_SAVE_SYN", value);
+            option(fd, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, "TCP_SAVE_SYN");
+        }
+        syn_of(fd);
+    }
 }
 
 fn names_of_algorithms(v: Variant) {

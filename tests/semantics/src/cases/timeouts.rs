@@ -19,6 +19,9 @@ pub const GROUP: Group = Group {
         Case::new("large_send_in_part", ONCE, large_send_in_part),
         Case::new("no_room_at_a_shut_reading_half_is_no_work", FAMILY, no_room_at_a_shut_reading_half_is_no_work),
         Case::new("accept_timeout", FAMILY, accept_timeout),
+        Case::new("negative_before_connect", FAMILY, negative_before_connect),
+        Case::new("negative_at_a_listener", FAMILY, negative_at_a_listener),
+        Case::new("negative_while_connected", ONCE, negative_while_connected),
         Case::new("set_while_connected_then_cleared", ONCE, set_then_cleared),
         Case::new("peek_timeout", ONCE, peek_timeout),
     ],
@@ -159,6 +162,89 @@ fn accept_timeout(v: Variant) {
     timed("recv", 40, || {
         recv(server, 8, 0);
     });
+}
+
+/// Sets a time of so many seconds and microseconds, and asks what it is.
+fn set_time(fd: Fd, number: i32, seconds: i64, microseconds: i64) {
+    let mut value = [0; 16];
+    value[..8].copy_from_slice(&seconds.to_ne_bytes());
+    value[8..].copy_from_slice(&microseconds.to_ne_bytes());
+    let ret = sys::setsockopt(fd.raw, libc::SOL_SOCKET, number, &value);
+    let (_, length) = sys::getsockopt(fd.raw, libc::SOL_SOCKET, number, &mut value);
+    trace!("option {number} of {} set to {seconds} s {microseconds} us = {ret}, is {value:?} {length}", fd.name);
+}
+
+/// Negative seconds are no wait at all, told as a time of 0; connect(2) does not wait either.
+fn negative_before_connect(v: Variant) {
+    let (listener, client) = (v.listener(), v.client());
+    for number in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+        set_time(client, number, 3, 0);
+        set_time(client, number, 1, 1_000_000);
+        set_time(client, number, -1, -1);
+        set_time(client, number, -1, 999_999);
+    }
+    connect(client, &v.address_of(listener));
+    await_readable(listener);
+    let server = accept(listener, "server");
+    trace::write_note(format_args!("pair"));
+    await_writable(client);
+    connect(client, &v.address_of(listener));
+    connect(client, &v.address_of(listener));
+    recv(client, 8, 0);
+    send(server, b"half", 0);
+    await_queued(client, 4);
+    recv(client, 8, libc::MSG_WAITALL);
+    recv(client, 8, libc::MSG_WAITALL);
+    let sent = fill_firmly(client, 4);
+    send(client, b"no room", 0);
+    drain(server, 4, sent);
+    for number in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+        let mut value = [1; 16];
+        let (ret, length) = sys::getsockopt(client.raw, libc::SOL_SOCKET, number, &mut value);
+        trace!("option {number}: {ret} {value:?} {length}");
+        set_time(client, number, 0, 0);
+    }
+    let main = sys::thread_id();
+    let thread = std::thread::spawn(move || {
+        trace::set_actor("thread");
+        await_asleep(main);
+        send(server, b"patience", 0);
+    });
+    recv(client, 16, 0);
+    let _ = thread.join();
+}
+
+fn negative_at_a_listener(v: Variant) {
+    let listener = v.listener();
+    set_time(listener, libc::SO_RCVTIMEO, -7, 0);
+    accept(listener, "none");
+    let client = v.client();
+    connect(client, &v.address_of(listener));
+    await_readable(listener);
+    let server = accept(listener, "server");
+    trace::write_note(format_args!("pair"));
+    recv(server, 8, 0);
+    send(client, b"here", 0);
+    await_queued(server, 4);
+    recv(server, 8, 0);
+}
+
+/// By both names that the kernel has for it.
+fn negative_while_connected(v: Variant) {
+    let (_client, server) = v.pair();
+    for number in [libc::SO_RCVTIMEO, libc::SO_RCVTIMEO_NEW] {
+        set_time(server, number, -1, 0);
+        recv(server, 8, 0);
+        set_time(server, number, 1, 1_000_000);
+        set_time(server, number, 0, 20_000);
+        recv(server, 8, 0);
+    }
+    for number in [libc::SO_SNDTIMEO, libc::SO_SNDTIMEO_NEW] {
+        set_time(server, number, 8, 0);
+        set_time(server, number, i64::MIN, 0);
+    }
+    fill_firmly(server, 4);
+    send(server, b"no room", 0);
 }
 
 fn set_then_cleared(v: Variant) {
