@@ -205,17 +205,28 @@ fn take_over(draft: &Draft, fd: i32, fresh: i32, (level, name): (i32, i32), clas
 
 /// Whether a socket has an option that a lane cannot honour: a number, a text or a header that is not empty.
 fn is_on(fd: i32, level: i32, name: i32) -> bool {
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER) {
+        return has_filter(fd);
+    }
     match (level, name, bytes_of(fd, level, name)) {
         (libc::SOL_SOCKET, libc::SO_PEEK_OFF, Ok((value, _))) => {
             value.first_chunk().is_some_and(|number| i32::from_ne_bytes(*number) >= 0)
         }
-        // SO_GET_FILTER has this number: how many instructions, and those of a loaded program are not shown.
-        (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, Ok((_, instructions))) => instructions != 0,
-        (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, Err(errno)) => {
-            !matches!(errno.0, libc::ENOPROTOOPT | libc::EOPNOTSUPP | libc::EFAULT)
-        }
         (.., Ok((value, length))) => value.iter().take(length).any(|&byte| byte != 0),
         (.., Err(_)) => false,
+    }
+}
+
+/// Whether a socket has a filter. `SO_GET_FILTER` has the number of `SO_ATTACH_FILTER`, and counts instructions of eight
+/// bytes: with a length of 0 the kernel tells how many there are, and writes none. It does not show a loaded program.
+fn has_filter(fd: i32) -> bool {
+    let mut instructions = 0_u32;
+    let (level, name) = (libc::SOL_SOCKET as usize, libc::SO_ATTACH_FILTER as usize);
+    let args = [fd as usize, level, name, 0, (&raw mut instructions) as usize, 0];
+    // SAFETY: a live place for the length, and no byte of anything else is written.
+    match unsafe { call(libc::SYS_getsockopt, args) } {
+        Ok(_) => instructions != 0,
+        Err(errno) => errno.0 == libc::EACCES,
     }
 }
 
@@ -300,10 +311,10 @@ mod tests {
             assert_eq!(draft.connectable.reason(), Some(OPTION), "level {level} option {name}");
         }
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        // Takes what comes: BPF_RET | BPF_K.
-        let instruction = libc::sock_filter { code: 6, jt: 0, jf: 0, k: 0xFFFF };
-        let filter = libc::sock_fprog { len: 1, filter: (&raw const instruction).cast_mut() };
-        // SAFETY: a live program of one instruction.
+        // Each takes what comes: BPF_RET | BPF_K. Far more than there is room for where other options are asked.
+        let instructions = [libc::sock_filter { code: 6, jt: 0, jf: 0, k: 0xFFFF }; 400];
+        let filter = libc::sock_fprog { len: 400, filter: instructions.as_ptr().cast_mut() };
+        // SAFETY: a live program of that many instructions.
         let set = unsafe {
             let (value, length) = ((&raw const filter).cast(), size_of::<libc::sock_fprog>() as u32);
             libc::setsockopt(listener.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, value, length)

@@ -132,15 +132,24 @@ fn inherit(parts: &mut [Part]) {
             *place = Part::of(fd);
         }
     });
-    adopt_all(parts);
+    adopt_all(parts, Came::WithProgram);
     for part in parts.iter().filter(|part| part.is_ours()) {
         let _ = sys::close(part.fd);
     }
 }
 
+/// How parts have come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Came {
+    /// By `execve`: what was inheritable just then, perhaps for another program.
+    WithProgram,
+    /// In a message, with the anchor that they belong to.
+    InMessage,
+}
+
 /// Takes over all ends among `parts`. Anchors stay under their numbers; the other parts that are ours are marked as
 /// used and can be closed. The caller holds [`super::changing`], or there is no other thread.
-pub(super) fn adopt_all(parts: &mut [Part]) {
+pub(super) fn adopt_all(parts: &mut [Part], came: Came) {
     for index in 0..parts.len() {
         if let Some(&Part { fd, what: What::Anchor(cookie), .. }) = parts.get(index) {
             if let Some(known) = by_cookie(fd) {
@@ -155,7 +164,7 @@ pub(super) fn adopt_all(parts: &mut [Part]) {
     for index in 0..parts.len() {
         let Some(side) = parts.get(index).filter(|part| !part.used).and_then(Part::side) else { continue };
         // Of one that may be meant for another program that was started then, it stays.
-        if !side.is(state::MIXED) {
+        if came == Came::InMessage || !side.is(state::MIXED) {
             end_loan(side, true);
         }
         mark_used(parts, index);

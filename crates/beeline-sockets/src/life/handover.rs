@@ -218,7 +218,6 @@ pub fn before_exec(image: Image) -> Loan {
     pass_listeners_on();
     if !loan.to_another {
         meet::before_end();
-        table::for_each(|_, desc| meet::stop_serving(desc));
         stranger::prepare_exec(image);
         loan.has_left = leaving::before_exec();
         if image != Image::Takes {
@@ -231,9 +230,11 @@ pub fn before_exec(image: Image) -> Loan {
         pairs::mark(stays_open);
     }
     if image != Image::Takes {
+        serve_no_more(&loan);
         return loan;
     }
     let _changing = meet::changing_to_share();
+    serve_no_more(&loan);
     if loan.to_another {
         mark_inheritable();
         open_fds::each(|fd| {
@@ -250,6 +251,14 @@ pub fn before_exec(image: Image) -> Loan {
         });
     }
     loan
+}
+
+/// Who executes a program himself serves no door any more. That is last: another thread that still waits for clients
+/// would begin again.
+fn serve_no_more(loan: &Loan) {
+    if !loan.to_another {
+        table::for_each(|_, desc| meet::stop_serving(desc));
+    }
 }
 
 /// Listeners of which the app was told, and that the new program gets, are that program's.
@@ -291,7 +300,7 @@ pub fn before_spawn(image: Image, actions: &Actions) -> Loan {
         // One that is closed by itself may have got another number before.
         pairs::mark(|fd| stays_open(fd) && !actions.sweeps(fd));
     }
-    let gets = |fd| stays_open(fd) && !actions.closes(fd) || actions.names(fd);
+    let gets = |fd| stays_open(fd) && !actions.closes(fd) || actions.may_name(fd);
     meet::pass_on(|fd, _| gets(fd));
     let _changing = meet::changing_to_share();
     loan.begin();

@@ -21,7 +21,7 @@ mod peers;
 use beeline_shm::sys;
 use beeline_stats::Reason;
 
-use super::adopt::{Part, adopt_all};
+use super::adopt::{Came, Part, adopt_all};
 use super::handover::{end_loan, lend, lend_again, part_fds};
 use super::stranger::give_away;
 use crate::app_memory::in_first_page;
@@ -315,7 +315,7 @@ unsafe fn take_over_up_to<const N: usize>(
             // The message is still there, with the loan of whoever receives it.
             parts.iter().filter_map(Part::side).for_each(lend_again);
         }
-        adopt_all(parts);
+        adopt_all(parts, Came::InMessage);
     }
     let mut given = 0;
     for part in parts.iter() {

@@ -203,10 +203,11 @@ pub(super) fn prepare_spawn(image: Image, actions: &Actions) {
         }
         let standard = actions.names_for_stdio(fd) || is_standard(fd) && stays_open(fd);
         let loses_parts = loses_parts(desc, actions);
-        let is_meant = actions.names(fd)
+        let is_meant = actions.may_name(fd)
             || part_fds(desc).is_some() && image == Image::Takes && stays_open(fd) && !actions.closes(fd);
         let is_due = standard || is_meant && (image != Image::Takes || loses_parts);
-        if is_due && !demote(fd, desc) && image != Image::Takes {
+        let gets_it = standard || actions.names(fd);
+        if is_due && !demote(fd, desc) && gets_it && image != Image::Takes {
             give_up(fd, desc);
         }
     });

@@ -15,7 +15,7 @@
 //! 4. Watching alone does not open a door again that was given up; accepting does.
 //! 5. Clients of whoever breaks this unseen withdraw ([`super::offers`]).
 
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use beeline_stats::Reason;
 
@@ -31,8 +31,9 @@ const TOLD_NS: u64 = 10_000_000;
 /// Clients sent away at a time, at most: beyond any queue.
 const QUEUE_MAX: usize = 8192;
 
-/// Whether any listener was ever visited: asking each costs.
-static ANY_VISITED: AtomicBool = AtomicBool::new(false);
+/// The cookie of the listener that was visited, 0 for none, [`SEVERAL`]: finding a listener costs.
+static VISITED: AtomicU64 = AtomicU64::new(0);
+const SEVERAL: u64 = u64::MAX;
 
 /// The app is about to be told of a client that may be at the door. Whether this process leaves the door instead.
 pub(super) fn leaves_it(desc: &'static Desc, listener: &'static Listener) -> bool {
@@ -112,8 +113,9 @@ pub(super) fn serves(cookie: u64) -> bool {
 pub(super) fn keeps_visitor(cookie: u64) -> bool {
     served(cookie).is_some_and(|listener| {
         listener.visited.store(1, Relaxed);
-        if !ANY_VISITED.load(Relaxed) {
-            ANY_VISITED.store(true, Relaxed);
+        let visited = VISITED.load(Relaxed);
+        if visited != cookie && visited != SEVERAL {
+            VISITED.store(if visited == 0 { cookie } else { SEVERAL }, Relaxed);
         }
         true
     })
@@ -125,7 +127,8 @@ pub(super) fn may_have_visitor(cookie: u64) -> bool {
         listener.visited.load(Relaxed) != 0
             && listener.door.get().is_some_and(|door| kernel::poll_now(door, libc::POLLIN) & libc::POLLIN != 0)
     };
-    ANY_VISITED.load(Relaxed) && served(cookie).is_some_and(has)
+    let visited = VISITED.load(Relaxed);
+    (visited == cookie || visited == SEVERAL) && served(cookie).is_some_and(has)
 }
 
 fn served(cookie: u64) -> Option<&'static Listener> {
