@@ -85,6 +85,28 @@ class Layers(unittest.TestCase):
             said = complaints(layers, {**SOUND, "crates/x/src/low.rs": "pub struct Low;\n    " + line.strip() + "\n"})
             self.assertEqual("crates/x/src/low.rs:2: a comment of 121 characters" in said, told, line)
 
+    def test_a_map_of_rooms_has_them_all(self):
+        for head in ("//! # Rooms\n//!\n//! `high`, {}.\n", "//! * [`high`]: much;\n//! * {}: little.\n"):
+            root = head + "mod high;\npub(crate) mod low;\n#[cfg(test)]\nmod tests;\npub use low::Low;\n"
+            tree = {**SOUND, "crates/x/src/tests.rs": ""}
+            self.assertEqual(complaints(layers, {**tree, "crates/x/src/lib.rs": root.format("[`crate::low`]")}), "")
+            self.assertIn("crates/x/src/lib.rs: the map at its head does not have low",
+                          complaints(layers, {**tree, "crates/x/src/lib.rs": root.format("and more")}))
+
+    def test_the_picture_of_crates_is_that_of_cargo(self):
+        cargo = '[dependencies]\nbeeline-y = { path = "../y" }\nlibc = "1"\n[dev-dependencies]\nbeeline-z = "1"\n'
+        tree = {**SOUND, "crates/beeline/Cargo.toml": cargo, "crates/beeline-y/Cargo.toml": "[dependencies]\n"}
+        sound = "```\n picture\n```\n```\nbeeline     y     a command\n  at the bottom: beeline-y\n```\n"
+        self.assertEqual(complaints(layers, {**tree, "ARCHITECTURE.md": sound}), "")
+        self.assertIn("of beeline the picture has nothing, its Cargo.toml beeline-y",
+                      complaints(layers, {**tree, "ARCHITECTURE.md": sound.replace(" y ", " ")}))
+        self.assertIn("of beeline-y the picture has no line", complaints(layers, {**tree, "ARCHITECTURE.md": sound.replace(" beeline-y", "")}))
+
+    def test_only_what_asks_its_caller_for_something_forwards_it(self):
+        for doc, told in (("/// # Safety\n/// As for f.\n#[inline]\n", False), ("/// Does it.\n", True), ("", True)):
+            body = "pub struct Low;\n" + doc + "pub unsafe fn f() {\n    // SAFETY: forwarded.\n    unsafe { g() }\n}\n"
+            self.assertEqual("forwarded, in a function" in complaints(layers, {**SOUND, "crates/x/src/low.rs": body}), told, doc)
+
 
 class Documents(unittest.TestCase):
     FILES = {"Makefile": "all:\n", "docs/a.md": "# One thing\n", "crates/x/src/io/send.rs": "// See docs/a.md.\n"}

@@ -2,7 +2,8 @@
 """Checks that modules import downwards only, and that files, functions and lines of comments stay short.
 
 ci/layers.toml has the order of each crate's modules, the top layer first. A file may import from its own layer and from
-those below. It is an error if a file imports from a layer above, if files import each other in a circle, if a file or a name
+those below. Between crates Cargo has the order, of which ARCHITECTURE.md shows a picture: it has to be that of the crates' Cargo.toml. A
+primer that is a map of its module's rooms has to name them all. It is an error if a file imports from a layer above, if files import each other in a circle, if a file or a name
 in the table has no counterpart, if a file is longer than 500 lines, a function than 80, or a line of comment than 120
 characters, as far as it is no table (rustfmt sees to the code).
 
@@ -26,6 +27,8 @@ USE = re.compile(r"^\s*(pub(?:\([^)]*\))?\s+)?use\s+([^;]+);", re.M)
 PATH = re.compile(r"(?<![\w:$])((?:\w+::)+)(\w+|\*)?")
 COMMENT = re.compile(r"\s*//[/!]?\s*(?![/!|\s])")
 FUNCTION = re.compile(r"^(\s*)(?:pub(?:\([^)]*\))?\s+)?(?:const |async |unsafe |extern \"C\(?-?\w*\"? )*fn (\w+)")
+# It names no precondition of its own, so the function around it has to name one.
+FORWARDED = re.compile(r"\s*// SAFETY: forwarded\.$")
 
 
 # Where a thing is at home that is another crate's, through however many names.
@@ -229,6 +232,54 @@ def lengths(file, allowed):
             if end - start + 1 > FUNCTION_LINES:
                 place = f"{name}:{match[2]}"
                 yield place, f"{name}:{start + 1}: {match[2]} has {end - start + 1} lines, more than {FUNCTION_LINES}"
+        if FORWARDED.match(line) and not passes_on(lines, start):
+            yield f"{name}:{start + 1}", f"{name}:{start + 1}: forwarded, in a function that asks its caller for nothing (no # Safety)"
+
+
+def passes_on(lines, at):
+    """Whether the function around a line has a `# Safety`."""
+    indent = len(lines[at]) - len(lines[at].lstrip())
+    head = next((above for above in range(at, -1, -1) if (match := FUNCTION.match(lines[above])) and len(match[1]) < indent), at)
+    above = head
+    while above and lines[above - 1].strip().startswith(("//", "#[")):
+        above -= 1
+    return any("# Safety" in line for line in lines[above:head])
+
+
+def rooms(module):
+    """Complaints about a map of rooms: a primer with that heading, or with a list of modules."""
+    text = module.file.read_text()
+    primer = "\n".join(re.findall(r"^//!(.*)$", text, re.M))
+    if re.search(r"^ # Rooms$|^ \* \[`\w+`\]", primer, re.M):
+        there = set(re.findall(r"^(?:pub(?:\([^)]*\))? )?mod (\w+);", text, re.M)) - {"tests"}
+        for name in sorted(there - set(re.findall(r"`(?:\w+::)*(\w+)`", primer))):
+            yield f"{named(module)}: the map at its head does not have {name}"
+
+
+def picture():
+    """Complaints about ARCHITECTURE.md's picture of the crates: a line each with what it imports, and the crates at the bottom."""
+    document = ROOT / "ARCHITECTURE.md"
+    if not document.exists():
+        return
+    block = re.search(r"^```\n(beeline .*?)^```", document.read_text(), re.M | re.S)
+    truth = {}
+    for manifest in (ROOT / "crates").glob("*/Cargo.toml"):
+        needed = tomllib.loads(manifest.read_text()).get("dependencies", {})
+        truth[manifest.parent.name] = {name for name in needed if name.startswith("beeline")}
+    shown = {}
+    for line in block[1].splitlines() if block else ():
+        name, *rest = line.split()
+        if name == "at":  # The bottom, where names after the first are written without what all begin with.
+            shown |= {"beeline" + word.strip(",").removeprefix("beeline"): set() for word in rest[2:]}
+        else:
+            shown[name] = {"beeline-" + word for word in rest if "beeline-" + word in truth}
+    for name in sorted(truth.keys() | shown.keys()):
+        if truth.get(name) != shown.get(name):
+            yield f"ARCHITECTURE.md: of {name} the picture has {listed(shown.get(name))}, its Cargo.toml {listed(truth.get(name))}"
+
+
+def listed(names):
+    return "no line" if names is None else " ".join(sorted(names)) or "nothing"
 
 
 def named(module):
@@ -249,6 +300,8 @@ def main(shown):
                     print(f"{named(module)} -> {named(other)}: {', '.join(sorted(names))}")
         if crate.name not in table["later"]:
             complaints += order(crate, table.get(crate.name, {}), imports)
+            complaints += [complaint for module in crate.modules.values() for complaint in rooms(module)]
+    complaints += picture()
     sources = [file for place in ("crates", "tests", "fuzz") for file in (ROOT / place).rglob("*")
                if file.suffix in (".rs", ".c", ".h") and "target" not in file.parts]
     for file in sorted(sources):

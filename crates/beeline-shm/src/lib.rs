@@ -1,7 +1,8 @@
 //! Memory that somebody else can write.
 //!
-//! Everything `unsafe` about memory shared with other processes lives in this crate, so that the ring
-//! and wake protocol (`beeline-lane`) can forbid `unsafe` and be modelled with loom.
+//! The memory of lanes and sides is mapped, loaded from, stored to and copied in this crate alone, so that the ring and
+//! wake protocol (`beeline-lane`) can forbid `unsafe` and be modelled with loom. How long it lives is for those to see
+//! to who keep it (`beeline-meeting`).
 //!
 //! Rules that the types here enforce:
 //!

@@ -26,11 +26,12 @@
 //! # Rooms
 //!
 //! What two ends need to find each other without knowing descriptions is a crate of its own, `beeline-meeting`. Here
-//! `lane` makes a description a lane; `listener`, `listening`, `door`, `lobby`, `arrivals`, `accept`, `readable`,
-//! `accept_lock`, `servers`, `admit`, `watched` and `reset` are the server's part; `connect`, `connecting`, `client`,
-//! `retry`, `bridged`, `offers` and `late` the client's, `counted` is what becomes of both in a program that has left
-//! lanes. `retreat` and `release` give way where the program needs what is ours, `sockets` are what is not connected
-//! yet, `fork` is what all of this does at one. `agent` is how both ends meet across network namespaces, `standing` how
+//! `lane` makes a description a lane; `listener`, `listening`, `door`, `lobby`, `arrivals`, `accept`, `accepting`,
+//! `readable`, `accept_lock`, `servers`, `admit`, `watched`, `untended` and `reset` are the server's part; `connect`,
+//! `connecting`, `client`, `retry`, `bridged`, `offers` and `late` the client's, `counted` is what becomes of both in a
+//! program that has left lanes. `retreat` and `release` give way where the program needs what is ours, `sockets` are
+//! what is not connected yet, `owner` carries over who gets a connection's signals, `fork` is what all of this does at
+//! one. `agent` is how both ends meet across network namespaces, `standing` how
 //! two that have met are spared all that, `seats` how one of a crowd is.
 //!
 //! # Locks

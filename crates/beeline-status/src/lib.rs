@@ -9,6 +9,8 @@
 //! * [`layout`], [`number`]: tables, and numbers with their units, for everything that is printed;
 //! * [`manual`]: the manual pages of both programs.
 
+#![forbid(unsafe_code)]
+
 pub mod ask;
 pub mod document;
 pub mod layout;

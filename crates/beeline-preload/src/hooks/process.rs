@@ -35,14 +35,14 @@ pub(super) unsafe fn leave(exit: &Function<Exit>, status: c_int) -> ! {
 #[unsafe(no_mangle)]
 #[unsafe(link_section = ".text.fork")]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
-    // SAFETY: forwarded.
+    // SAFETY: _exit(2) takes any status.
     unsafe { leave(&reals::_exit, status) }
 }
 
 /// _Exit(3), the same.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
-    // SAFETY: forwarded.
+    // SAFETY: _Exit(3) takes any status.
     unsafe { leave(&reals::_Exit, status) }
 }
 

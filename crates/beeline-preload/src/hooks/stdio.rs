@@ -273,13 +273,13 @@ pub unsafe extern "C" fn backtrace_symbols_fd(addresses: *const *mut c_void, cou
 pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     if let Some(desc) = table::get(fd) {
         match desc.kind() {
-            // SAFETY: forwarded.
+            // SAFETY: the app's arguments, as fdopen(3) asks for.
             Kind::Lane => return unsafe { open(fd, mode) },
             Kind::Tcp => options::block(desc, Reason::StdioDescriptor),
             _ => {}
         }
     }
-    // SAFETY: forwarded.
+    // SAFETY: the app's arguments, as fdopen(3) asks for.
     unsafe { open_plain(fd, mode) }
 }
 
@@ -300,7 +300,7 @@ pub(super) unsafe fn open_plain(fd: c_int, mode: *const c_char) -> *mut FILE {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
     if is_ours(fd) {
-        // SAFETY: forwarded.
+        // SAFETY: the app's arguments, as vdprintf(3) asks for.
         return unsafe { format_and_send(fd, format, arguments) };
     }
     let Some(vdprintf) = reals::vdprintf.get() else { return fail(libc::ENOSYS) as c_int };
@@ -317,7 +317,7 @@ pub unsafe extern "C" fn __vdprintf_chk(
     arguments: *mut c_void,
 ) -> c_int {
     if is_ours(fd) {
-        // SAFETY: forwarded.
+        // SAFETY: the app's arguments, as vdprintf(3) asks for.
         return unsafe { format_and_send(fd, format, arguments) };
     }
     let Some(vdprintf_chk) = reals::__vdprintf_chk.get() else { return fail(libc::ENOSYS) as c_int };

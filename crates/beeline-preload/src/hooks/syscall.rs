@@ -124,12 +124,14 @@ unsafe fn pselect6(count: usize, read: usize, write: usize, except: usize, timeo
         // SAFETY: the caller guarantees a pointer and a size.
         unsafe { *(sigmask as *const *const libc::sigset_t) }
     };
-    // SAFETY: forwarded.
+    // SAFETY: sets and timeout are those that the caller guarantees for pselect6(2), the same as pselect(2) takes; the
+    // mask is null, or the one that the caller's pointer and size name.
     unsafe { ready::pselect(count as c_int, read as _, write as _, except as _, timeout as _, mask) }
 }
 
+/// exit_group(2). Unsafe as the table's other rows are; it asks for nothing.
 unsafe fn exit_group(status: c_int) -> c_int {
-    // SAFETY: forwarded.
+    // SAFETY: _exit(2) takes any status.
     unsafe { process::leave(&process::reals::_exit, status) }
 }
 

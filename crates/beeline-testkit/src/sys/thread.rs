@@ -22,7 +22,7 @@ impl Cancellable {
         let body: Box<Box<dyn FnOnce()>> = Box::new(Box::new(body));
         let mut thread = 0;
         extern "C" fn entry(body: *mut libc::c_void) -> *mut libc::c_void {
-            // SAFETY: forwarded.
+            // SAFETY: `start` passes the body that it has boxed, to this thread alone.
             unsafe { run(body) }
         }
         // SAFETY: the thread takes over the body.
