@@ -118,6 +118,14 @@ mod tests {
         assert_eq!(names.len(), all.len());
     }
 
+    /// In full hundreds.
+    #[test]
+    fn the_readme_has_the_number_of_cases() {
+        let hundreds = instances().len() / 100;
+        let written = format!("more than {},{}00 cases", hundreds / 10, hundreds % 10);
+        assert!(include_str!("../../../README.md").contains(&written), "README.md does not say {written}");
+    }
+
     #[test]
     fn the_table_of_semantics_names_cases_that_exist() {
         use beeline_stats::semantics::{CALLS, FLAGS, OPTIONS, REQUESTS};
