@@ -217,8 +217,9 @@ fn is_on(fd: i32, level: i32, name: i32) -> bool {
     }
 }
 
-/// Whether a socket has a filter. `SO_GET_FILTER` has the number of `SO_ATTACH_FILTER`, and counts instructions of eight
-/// bytes: with a length of 0 the kernel tells how many there are, and writes none. It does not show a loaded program.
+/// Whether a socket has a filter. `SO_GET_FILTER` has the number of `SO_ATTACH_FILTER`, and counts instructions of
+/// eight bytes: with a length of 0 the kernel tells how many there are, and writes none. It does not show a loaded
+/// program.
 fn has_filter(fd: i32) -> bool {
     let mut instructions = 0_u32;
     let (level, name) = (libc::SOL_SOCKET as usize, libc::SO_ATTACH_FILTER as usize);
