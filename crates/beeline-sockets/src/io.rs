@@ -55,8 +55,8 @@ pub(crate) use pollers::{Poller, pollers};
 pub(crate) use readiness::{
     ALWAYS, READABLE, WRITABLE, plainly_readable, poll_mask, rest_at, room_is_untold, unread_hint, writable_hint,
 };
-pub use receive::{read, read_in_full, readv, recv, recv_at_once, recv_in_full, recvfrom};
-pub use send::{send, send_at_once, send_in_full, sendto, write, write_in_full, writev};
+pub use receive::{read, read_the_long_way, readv, recv, recv_at_once, recv_the_long_way, recvfrom};
+pub use send::{send, send_at_once, send_the_long_way, sendto, write, write_the_long_way, writev};
 pub(crate) use shutdown::shutdown;
 pub(crate) use sleeps::{PollSleep, alarm_poller, next_number, poller_sleeps};
 pub use transfer::{sendfile, splice};

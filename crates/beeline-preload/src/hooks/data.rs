@@ -136,10 +136,10 @@ unsafe fn send_many_rights(fd: c_int, messages: *mut mmsghdr, count: c_uint, fla
 
 hooks! {
     fn read: (fd: c_int, buffer: *mut c_void, length: usize) -> isize [fd, at_once io::recv_at_once(fd, buffer.cast(), length, 0)] =>
-        io::read_in_full(fd, buffer.cast(), length);
+        io::read_the_long_way(fd, buffer.cast(), length);
 
     fn write: (fd: c_int, buffer: *const c_void, length: usize) -> isize [fd, at_once io::send_at_once(fd, buffer.cast(), length, 0)] =>
-        io::write_in_full(fd, buffer.cast(), length);
+        io::write_the_long_way(fd, buffer.cast(), length);
 
     // Names that few programs call.
     fn __read: (fd: c_int, buffer: *mut c_void, length: usize) -> isize [fd] => io::read(fd, buffer.cast(), length);
@@ -160,10 +160,10 @@ hooks! {
         io::pwritev2(fd, parts, count, offset, flags);
 
     fn recv: (fd: c_int, buffer: *mut c_void, length: usize, flags: c_int) -> isize [fd, at_once io::recv_at_once(fd, buffer.cast(), length, flags)] =>
-        io::recv_in_full(fd, buffer.cast(), length, flags);
+        io::recv_the_long_way(fd, buffer.cast(), length, flags);
 
     fn send: (fd: c_int, buffer: *const c_void, length: usize, flags: c_int) -> isize [fd, at_once io::send_at_once(fd, buffer.cast(), length, flags)] =>
-        io::send_in_full(fd, buffer.cast(), length, flags);
+        io::send_the_long_way(fd, buffer.cast(), length, flags);
 
     fn recvfrom: (fd: c_int, buffer: *mut c_void, length: usize, flags: c_int, address: *mut sockaddr, address_length: *mut socklen_t) -> isize [fd] =>
         io::recvfrom(fd, buffer.cast(), length, flags, address, address_length);

@@ -25,7 +25,7 @@ pub unsafe fn read(fd: i32, buffer: *mut u8, length: usize) -> Outcome {
     // SAFETY: forwarded from the caller.
     match unsafe { recv_at_once(fd, buffer, length, 0) } {
         // SAFETY: as above.
-        0 => unsafe { read_in_full(fd, buffer, length) },
+        0 => unsafe { read_the_long_way(fd, buffer, length) },
         got => Outcome::Done(got as isize),
     }
 }
@@ -35,14 +35,14 @@ pub unsafe fn read(fd: i32, buffer: *mut u8, length: usize) -> Outcome {
 /// # Safety
 /// As for [`recv`].
 #[inline]
-pub unsafe fn read_in_full(fd: i32, buffer: *mut u8, length: usize) -> Outcome {
+pub unsafe fn read_the_long_way(fd: i32, buffer: *mut u8, length: usize) -> Outcome {
     let is_beyond = is_beyond(buffer as usize, length);
     if (length == 0 || is_beyond) && table::get(fd).is_some_and(Desc::is_lane) {
         // vfs_read() looks at the length before it cuts it to what one call moves.
         return if is_beyond { Outcome::fail(libc::EFAULT) } else { Outcome::OK };
     }
     // SAFETY: forwarded from the caller.
-    unsafe { recv_in_full(fd, buffer, length, 0) }
+    unsafe { recv_the_long_way(fd, buffer, length, 0) }
 }
 
 /// `recv(2)`.
@@ -53,7 +53,7 @@ pub unsafe fn recv(fd: i32, buffer: *mut u8, length: usize, flags: i32) -> Outco
     // SAFETY: forwarded from the caller.
     match unsafe { recv_at_once(fd, buffer, length, flags) } {
         // SAFETY: as above.
-        0 => unsafe { recv_in_full(fd, buffer, length, flags) },
+        0 => unsafe { recv_the_long_way(fd, buffer, length, flags) },
         got => Outcome::Done(got as isize),
     }
 }
@@ -136,7 +136,7 @@ fn failed_at_once(fd: i32, desc: &'static Desc, failure: Fault) -> usize {
 /// As for [`recv`].
 #[inline(never)]
 #[unsafe(link_section = ".text.served")]
-pub unsafe fn recv_in_full(fd: i32, buffer: *mut u8, length: usize, flags: i32) -> Outcome {
+pub unsafe fn recv_the_long_way(fd: i32, buffer: *mut u8, length: usize, flags: i32) -> Outcome {
     let Some(desc) = table::get(fd) else { return Outcome::Kernel };
     if !desc.is_lane() {
         return not_a_lane(desc);

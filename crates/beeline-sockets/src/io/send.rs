@@ -30,7 +30,7 @@ pub unsafe fn send(fd: i32, buffer: *const u8, length: usize, flags: i32) -> Out
     // SAFETY: forwarded from the caller.
     match unsafe { send_at_once(fd, buffer, length, flags) } {
         // SAFETY: as above.
-        0 => unsafe { send_in_full(fd, buffer, length, flags) },
+        0 => unsafe { send_the_long_way(fd, buffer, length, flags) },
         sent => Outcome::Done(sent as isize),
     }
 }
@@ -86,7 +86,7 @@ pub unsafe fn write(fd: i32, buffer: *const u8, length: usize) -> Outcome {
     // SAFETY: forwarded from the caller.
     match unsafe { send_at_once(fd, buffer, length, 0) } {
         // SAFETY: as above.
-        0 => unsafe { write_in_full(fd, buffer, length) },
+        0 => unsafe { write_the_long_way(fd, buffer, length) },
         sent => Outcome::Done(sent as isize),
     }
 }
@@ -96,13 +96,13 @@ pub unsafe fn write(fd: i32, buffer: *const u8, length: usize) -> Outcome {
 /// # Safety
 /// As for [`send`].
 #[inline]
-pub unsafe fn write_in_full(fd: i32, buffer: *const u8, length: usize) -> Outcome {
+pub unsafe fn write_the_long_way(fd: i32, buffer: *const u8, length: usize) -> Outcome {
     // vfs_write() looks at the length before it cuts it to what one call moves.
     if is_beyond(buffer as usize, length) && table::get(fd).is_some_and(Desc::is_lane) {
         return Outcome::fail(libc::EFAULT);
     }
     // SAFETY: forwarded from the caller.
-    unsafe { send_in_full(fd, buffer, length, 0) }
+    unsafe { send_the_long_way(fd, buffer, length, 0) }
 }
 
 /// [`send`] where [`send_at_once`] did nothing.
@@ -111,7 +111,7 @@ pub unsafe fn write_in_full(fd: i32, buffer: *const u8, length: usize) -> Outcom
 /// As for [`send`].
 #[inline(never)]
 #[unsafe(link_section = ".text.served")]
-pub unsafe fn send_in_full(fd: i32, buffer: *const u8, length: usize, flags: i32) -> Outcome {
+pub unsafe fn send_the_long_way(fd: i32, buffer: *const u8, length: usize, flags: i32) -> Outcome {
     let Some(desc) = table::get(fd) else { return Outcome::Kernel };
     if !desc.is_lane() {
         return not_a_lane(desc);
