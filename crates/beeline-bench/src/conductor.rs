@@ -71,9 +71,9 @@ impl Launcher {
         let name = format!("{:?} {:?} over {column}", args.program, args.role).to_lowercase();
         if let Some(hosts) = &self.hosts {
             let command = hosts.worker(column, &mut args, self.options.as_deref());
-            let mut worker = Worker::start(command, name)?;
+            let account = if args.role == Role::Client { Account::Told(column) } else { Account::Unasked };
+            let mut worker = Worker::start(command, name, account)?;
             worker.patience = hosts.patience() + 4 * args.duration();
-            worker.told_over = (args.role == Role::Client).then_some(column);
             return Ok(worker);
         }
         let environment = self.environment(column)?;
@@ -95,9 +95,9 @@ impl Launcher {
         if tracer.is_none() {
             command.envs(environment);
         }
-        let mut worker = Worker::start(command, name)?;
+        let account = Account::of(column, args.role == Role::Client && tracer.is_none());
+        let mut worker = Worker::start(command, name, account)?;
         worker.patience += 4 * args.duration();
-        worker.is_accelerated = column == Transport::Beeline && args.role == Role::Client && tracer.is_none();
         Ok(worker)
     }
 
@@ -111,9 +111,7 @@ impl Launcher {
     ) -> Result<Worker> {
         let mut command = Command::new(&self.program);
         command.args(&self.prefix).args(words).env_remove("LD_PRELOAD").envs(self.environment(column)?);
-        let mut worker = Worker::start(command, name)?;
-        worker.is_accelerated = column == Transport::Beeline && is_client;
-        Ok(worker)
+        Worker::start(command, name, Account::of(column, is_client))
     }
 
     /// What a worker of a column has in its environment.
@@ -160,13 +158,27 @@ impl Pair {
     }
 }
 
+/// Who tells what carried a worker's connections.
+enum Account {
+    /// Nobody: it is no client, has no library loaded, or is hidden behind a tracer.
+    Unasked,
+    /// The library's statistics on this host.
+    Statistics,
+    /// The worker, a client of another host's server: what it tells must confirm its column.
+    Told(Transport),
+}
+
+impl Account {
+    /// That of a worker on this host: `is_client` if the process that is started is the client itself, and no tracer.
+    fn of(column: Transport, is_client: bool) -> Self {
+        if column == Transport::Beeline && is_client { Account::Statistics } else { Account::Unasked }
+    }
+}
+
 /// A worker process. Killed and collected when dropped.
 pub struct Worker {
     name: String,
-    /// Whether it is a client with the library loaded.
-    is_accelerated: bool,
-    /// For a client of another host's server: the column, which the statistics that it tells must confirm.
-    told_over: Option<Transport>,
+    account: Account,
     child: Child,
     /// Closed to let the worker end.
     input: Option<ChildStdin>,
@@ -176,7 +188,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    fn start(mut command: Command, name: String) -> Result<Self> {
+    fn start(mut command: Command, name: String, account: Account) -> Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         die_with_parent(&mut command);
         let mut child =
@@ -203,8 +215,7 @@ impl Worker {
         });
         Ok(Worker {
             name,
-            is_accelerated: false,
-            told_over: None,
+            account,
             child,
             input,
             events,
@@ -256,18 +267,15 @@ impl Worker {
             Event::Result(outcome) => outcome,
             other => bail!("{}: {other:?} instead of a result", self.name),
         };
-        if self.is_accelerated {
-            outcome.carried = Carried::of_client(self.pid());
-        }
-        match self.told_over {
-            Some(column) => {
+        match self.account {
+            Account::Unasked => outcome.carried = Carried::default(),
+            Account::Statistics => outcome.carried = Carried::of_client(self.pid()),
+            Account::Told(column) => {
                 outcome.carried.between_hosts(column)?;
                 if column != Transport::Beeline {
                     outcome.carried = Carried::default();
                 }
             }
-            None if !self.is_accelerated => outcome.carried = Carried::default(),
-            None => {}
         }
         drop(self.input.take());
         // Standard error ends with the process: waiting for it is waiting for the end, with a limit.
@@ -343,7 +351,7 @@ mod tests {
     fn a_worker_that_fails_tells_why() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo 'no luck' >&2; exit 3"]);
-        let mut worker = Worker::start(command, "tester".into()).unwrap();
+        let mut worker = Worker::start(command, "tester".into(), Account::Unasked).unwrap();
         let error = worker.result().unwrap_err().to_string();
         assert!(error.contains("tester: no luck"), "{error}");
         assert!(error.contains('3'), "{error}");
@@ -353,7 +361,7 @@ mod tests {
     fn a_worker_that_closes_its_output_and_stays_is_not_waited_for() {
         let mut command = Command::new("sh");
         command.args(["-c", "exec >&-; exec sleep 600"]);
-        let mut worker = Worker::start(command, "sleeper".into()).unwrap();
+        let mut worker = Worker::start(command, "sleeper".into(), Account::Unasked).unwrap();
         let error = worker.result().unwrap_err().to_string();
         assert!(error.contains("went on"), "{error}");
     }
@@ -362,7 +370,7 @@ mod tests {
     fn a_silent_worker_is_given_up() {
         let mut command = Command::new("sleep");
         command.arg("600");
-        let mut worker = Worker::start(command, "sleeper".into()).unwrap();
+        let mut worker = Worker::start(command, "sleeper".into(), Account::Unasked).unwrap();
         worker.set_patience(Duration::from_millis(20));
         let error = worker.result().unwrap_err().to_string();
         assert!(error.contains("said nothing"), "{error}");
@@ -375,7 +383,7 @@ mod tests {
             "-c",
             r#"echo hello; echo '{"event":"ready","address":"a:1"}'; read x; echo '{"event":"result","values":{}}'"#,
         ]);
-        let mut worker = Worker::start(command, "talker".into()).unwrap();
+        let mut worker = Worker::start(command, "talker".into(), Account::Unasked).unwrap();
         assert_eq!(worker.ready().unwrap(), "a:1");
         worker.go_on().unwrap();
         assert_eq!(worker.result().unwrap(), Outcome::default());
