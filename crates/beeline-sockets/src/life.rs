@@ -39,7 +39,7 @@ pub use handover::{Loan, after_spawn, before_exec, before_spawn, exec_failed};
 pub(crate) use listeners::adopt_listener;
 pub use refusal::refusal;
 pub use relay::{demote_number, has_left_lanes, leave_lanes};
-pub use rights::{brings_rights, passes_sockets, receive, send};
+pub use rights::{passes_sockets, receive, receive_many, send, send_many};
 pub use rings::know_ring;
 pub use sandbox::{before_filter, before_limit};
 pub use start::{look, may_accelerate, start};

@@ -3,7 +3,7 @@
 //! `pread`, `pwrite`, `tee`, `vmsplice` and `copy_file_range` need no hook: the kernel refuses them on an anchor
 //! as it does on a TCP socket.
 
-use beeline_sockets::{Outcome, in_first_page, io, kernel, life, wait};
+use beeline_sockets::{Outcome, in_first_page, io, life};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, sockaddr, socklen_t, timespec};
 
 use crate::real::hooks;
@@ -44,15 +44,7 @@ unsafe fn receive_rights(fd: c_int, message: *mut msghdr, flags: c_int) -> Outco
         .map_or(Outcome::Kernel, Outcome::Done)
 }
 
-const SECOND_NS: u64 = 1_000_000_000;
-
-/// A time in nanoseconds, if the kernel would take it.
-fn duration_ns(time: &timespec) -> Option<u64> {
-    let (seconds, nanoseconds) = (u64::try_from(time.tv_sec).ok()?, u64::try_from(time.tv_nsec).ok()?);
-    (nanoseconds < SECOND_NS).then(|| seconds.saturating_mul(SECOND_NS).saturating_add(nanoseconds))
-}
-
-/// libc's `recvmmsg`, likewise: one message after the other, as the kernel does it.
+/// libc's `recvmmsg`, likewise.
 ///
 /// # Safety
 /// As for recvmmsg(2).
@@ -64,42 +56,10 @@ unsafe fn receive_many_rights(
     flags: c_int,
     timeout: *mut timespec,
 ) -> Outcome {
-    if !life::brings_rights(fd) {
-        return Outcome::Kernel;
-    }
-    // SAFETY: null or the app's.
-    let mut timeout = unsafe { timeout.as_mut() };
-    let Some(mut left_ns) = timeout.as_ref().map_or(Some(0), |timeout| duration_ns(timeout)) else {
-        return Outcome::Kernel;
-    };
-    let mut flags = flags;
-    let wait_for_one = flags & libc::MSG_WAITFORONE != 0;
-    flags &= !libc::MSG_WAITFORONE;
-    let deadline = kernel::now_ns().saturating_add(left_ns);
-    let mut received = 0;
-    for index in 0..count as usize {
-        // SAFETY: the app's array has `count` entries.
-        let message = unsafe { &mut *messages.add(index) };
-        // SAFETY: the app's message. Called by its own name, so that every answer of the kernel's comes back here.
-        let length = unsafe { recvmsg(fd, &raw mut message.msg_hdr, flags) };
-        if length < 0 {
-            return Outcome::Done(if received == 0 { -1 } else { received });
-        }
-        message.msg_len = length as c_uint;
-        received = received.saturating_add(1);
-        // The kernel, too, looks at the time after each message and nowhere else.
-        if let Some(timeout) = timeout.as_deref_mut() {
-            left_ns = deadline.saturating_sub(kernel::now_ns());
-            *timeout = wait::timespec(left_ns);
-            if left_ns == 0 {
-                break;
-            }
-        }
-        if wait_for_one {
-            flags |= libc::MSG_DONTWAIT;
-        }
-    }
-    Outcome::Done(received)
+    // SAFETY: the app's arguments, passed on. Called by its own name, so that every answer of the kernel's comes back
+    // here.
+    unsafe { life::receive_many(fd, messages, count, flags, timeout, |message, flags| recvmsg(fd, message, flags)) }
+        .map_or(Outcome::Kernel, Outcome::Done)
 }
 
 /// libc's `sendmsg` on what is no lane, for a message that may carry connections.
@@ -113,25 +73,15 @@ unsafe fn send_rights(fd: c_int, message: *const msghdr, flags: c_int) -> Outcom
     unsafe { life::send(fd, message, |message| sendmsg(fd, message, flags)) }.map_or(Outcome::Kernel, Outcome::Done)
 }
 
-/// libc's `sendmmsg`, likewise: one message after the other, as the kernel does it.
+/// libc's `sendmmsg`, likewise.
 ///
 /// # Safety
 /// As for sendmmsg(2).
 #[inline(never)]
 unsafe fn send_many_rights(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> Outcome {
-    let mut sent = 0;
-    for index in 0..count as usize {
-        // SAFETY: the app's array has `count` entries.
-        let message = unsafe { &mut *messages.add(index) };
-        // SAFETY: the app's message. Called by its own name, so that every answer of the kernel's comes back here.
-        let length = unsafe { sendmsg(fd, &raw const message.msg_hdr, flags) };
-        if length < 0 {
-            return Outcome::Done(if sent == 0 { -1 } else { sent });
-        }
-        message.msg_len = length as c_uint;
-        sent = sent.saturating_add(1);
-    }
-    Outcome::Done(sent)
+    // SAFETY: the app's arguments, passed on. Called by its own name, so that every answer of the kernel's comes back
+    // here.
+    Outcome::Done(unsafe { life::send_many(messages, count, |message| sendmsg(fd, message, flags)) })
 }
 
 hooks! {

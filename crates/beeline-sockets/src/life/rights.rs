@@ -16,6 +16,7 @@
 //! 6. A sealed process ([`super::sandbox`]) takes what comes as the kernel gives it: what it is cannot be asked. So it
 //!    counts as a stranger.
 
+mod many;
 mod peers;
 
 use beeline_shm::sys;
@@ -30,6 +31,8 @@ use crate::control::{self, HEADER_BYTES, RIGHTS_MAX, align};
 use crate::desc::{Desc, Kind};
 use crate::process::{is_guest_of_parent, is_sealed};
 use crate::{close, epoll, kernel, meet, options, table};
+
+pub use many::{receive_many, send_many};
 
 /// Ends in one message whose parts are attached.
 const ENDS_MAX: usize = 64;
@@ -103,8 +106,7 @@ pub unsafe fn passes_sockets(message: *const libc::msghdr) -> bool {
 }
 
 /// Whether descriptors may come through a socket, and are looked at then.
-#[must_use]
-pub fn brings_rights(socket: i32) -> bool {
+fn brings_rights(socket: i32) -> bool {
     !is_sealed() && kernel::getsockopt::<i32>(socket, libc::SOL_SOCKET, libc::SO_DOMAIN) == Ok(libc::AF_UNIX)
 }
 
