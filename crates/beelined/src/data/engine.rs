@@ -40,7 +40,7 @@ mod taken;
 mod tests;
 
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -198,8 +198,7 @@ impl Engine {
         if let Some(door) = engine.door.open() {
             engine.watch(door, EpollFlags::EPOLLIN, Tag::Door)?;
         }
-        let control = engine.control.as_fd().as_raw_fd();
-        engine.watch(control, EpollFlags::EPOLLIN, Tag::Control)?;
+        engine.watch(engine.control.as_fd(), EpollFlags::EPOLLIN, Tag::Control)?;
         engine.open_rails(&parts.ports)?;
         Ok(engine)
     }
@@ -209,18 +208,16 @@ impl Engine {
     /// # Errors
     /// Those of epoll_ctl(2).
     pub fn watch_outside(&self, fd: BorrowedFd<'_>) -> anyhow::Result<()> {
-        self.watch(fd.as_raw_fd(), EpollFlags::EPOLLIN, Tag::Outside)
+        self.watch(fd, EpollFlags::EPOLLIN, Tag::Outside)
     }
 
-    fn watch(&self, fd: RawFd, events: EpollFlags, tag: Tag) -> anyhow::Result<()> {
-        // SAFETY: the descriptor is open: it belongs to this engine, or to its maker, who keeps it.
-        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    fn watch(&self, fd: BorrowedFd<'_>, events: EpollFlags, tag: Tag) -> anyhow::Result<()> {
         self.epoll.add(fd, EpollEvent::new(events, tag.pack())).context("cannot watch a descriptor")
     }
 
-    fn unwatch(&self, fd: RawFd) {
-        // SAFETY: the descriptor is open: it is unwatched before it is closed.
-        let _ = self.epoll.delete(unsafe { BorrowedFd::borrow_raw(fd) });
+    /// Before it is closed here: of what another process has, too, the kernel would go on telling.
+    fn unwatch(&self, fd: BorrowedFd<'_>) {
+        let _ = self.epoll.delete(fd);
     }
 
     /// Runs until `outside` says so: it is called when one of the descriptors of [`Engine::watch_outside`] is readable,

@@ -1,6 +1,6 @@
 //! Clients of this host, and connections that are being made.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use beeline_meeting::bridge::{self, LaneEnd};
 use beeline_stats::Reason;
@@ -34,7 +34,7 @@ impl Engine {
             }
             let Some(door) = self.door.open() else { return };
             match nix::sys::socket::accept4(
-                door,
+                door.as_raw_fd(),
                 nix::sys::socket::SockFlag::SOCK_CLOEXEC | nix::sys::socket::SockFlag::SOCK_NONBLOCK,
             ) {
                 // Most have spoken already.
@@ -43,7 +43,7 @@ impl Engine {
                 Ok(fd) if self.silent.len() >= SILENT_MAX => close(fd),
                 Ok(fd) => {
                     self.silent.insert(fd, self.now_ns.saturating_add(SILENCE_NS));
-                    if self.watch(fd, EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP, Tag::Silent(fd)).is_err() {
+                    if self.watch_silent(fd).is_err() {
                         self.silent.remove(&fd);
                         close(fd);
                     }
@@ -51,13 +51,22 @@ impl Engine {
                 Err(Errno::EAGAIN) => return,
                 Err(Errno::EINTR | Errno::ECONNABORTED) => {}
                 // Out of descriptors or memory: the door stays readable, and looking again at once would be a spin.
-                Err(_) => {
-                    self.unwatch(door);
-                    self.door.rests = true;
-                    return;
-                }
+                Err(_) => return self.rest_door(),
             }
         }
+    }
+
+    /// Wakes the loop when a client speaks that has come and said nothing, or leaves.
+    fn watch_silent(&self, client: RawFd) -> anyhow::Result<()> {
+        // SAFETY: open: such clients are this engine's, which unwatches each before it answers, passes on or closes it.
+        let fd = unsafe { BorrowedFd::borrow_raw(client) };
+        self.watch(fd, EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP, Tag::Silent(client))
+    }
+
+    /// It is answered, passed on or closed now.
+    pub(super) fn unwatch_silent(&self, client: RawFd) {
+        // SAFETY: as above.
+        self.unwatch(unsafe { BorrowedFd::borrow_raw(client) });
     }
 
     /// A client that was silent has spoken, or left.
@@ -67,10 +76,10 @@ impl Engine {
             return self.shut_door();
         }
         if self.silent.contains_key(&fd) {
-            self.unwatch(fd);
+            self.unwatch_silent(fd);
             if self.take_client(fd) {
                 self.silent.remove(&fd);
-            } else if self.watch(fd, EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP, Tag::Silent(fd)).is_err() {
+            } else if self.watch_silent(fd).is_err() {
                 self.silent.remove(&fd);
                 close(fd);
             }
@@ -191,6 +200,8 @@ impl Engine {
             return Err(Box::new(lane.take().ok_or(()).unwrap_or_else(|()| unreachable!("the table was full"))));
         };
         let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
+        // SAFETY: the lane's own, which has just been entered in the table with its connection.
+        let anchor = unsafe { BorrowedFd::borrow_raw(anchor) };
         if self.watch(anchor, edges, Tag::Connection(number)).is_err() {
             // Out of memory. Its bells would not be heard.
             log::line("cannot watch a lane's anchor");
@@ -364,7 +375,7 @@ impl Engine {
         for fd in &late {
             self.silent.remove(fd);
             // Whoever closes it for us may have it for long, and as long the kernel would tell of it.
-            self.unwatch(*fd);
+            self.unwatch_silent(*fd);
         }
         bridge::close_clients(late);
         let is_late = |entry: &Entry| {

@@ -5,7 +5,7 @@
 //! that have come and not been served are sent away, and all go by TCP. The door keeps its name meanwhile. Before each
 //! client is let in or heard that is asked, and those that leave together are closed together.
 
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use beeline_meeting::bridge;
 use nix::sys::epoll::EpollFlags;
@@ -19,10 +19,19 @@ impl Engine {
         let Some(door) = self.door.open() else { return };
         log::line("clients are hostile (docs/threat-model.md): the door is shut for a while");
         self.unwatch(door);
+        let door = door.as_raw_fd();
         (self.door.is_shut, self.door.rests) = (true, false);
         let silent: Vec<RawFd> = self.silent.drain().map(|(fd, _)| fd).collect();
-        silent.iter().for_each(|fd| self.unwatch(*fd));
+        silent.iter().for_each(|fd| self.unwatch_silent(*fd));
         bridge::shut(door, silent);
+    }
+
+    /// Leaves the door alone until the next care.
+    pub(super) fn rest_door(&mut self) {
+        if let Some(door) = self.door.open() {
+            self.unwatch(door);
+        }
+        self.door.rests = true;
     }
 
     /// Watches the door again, or opens it anew if that is due.

@@ -1,5 +1,7 @@
 //! How connections leave: lanes are given back when nobody uses them any more, and what is over is forgotten.
 
+use std::os::fd::BorrowedFd;
+
 use super::super::connection::Stage;
 use super::Engine;
 
@@ -24,7 +26,8 @@ impl Engine {
                 && let Some(lane) = entry.connection.take_lane()
             {
                 self.rang = true;
-                self.unwatch(lane.anchor());
+                // SAFETY: the lane's own, open until it is retired.
+                self.unwatch(unsafe { BorrowedFd::borrow_raw(lane.anchor()) });
                 lane.retire();
             }
         }

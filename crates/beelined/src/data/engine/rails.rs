@@ -7,8 +7,6 @@
 //! 3. One that does not even answer for a while ([`super::super::health`]) is retired: its links are lost, it is
 //!    offered no more, and it is heard once in a while only, since closing links and rings leaves something to be told.
 
-use std::os::fd::AsRawFd;
-
 use beeline_fabric::{Completion, Event, Kind, Options, Port, Rail};
 use beeline_topo::PeerRail;
 use nix::sys::epoll::EpollFlags;
@@ -44,8 +42,8 @@ impl Engine {
                 Ok((address, rail)) => {
                     let id = u32::try_from(self.rails.len()).unwrap_or(u32::MAX);
                     let index = self.rails.len();
-                    self.watch(rail.event_fd().as_raw_fd(), EpollFlags::EPOLLIN, Tag::RailEvents(index))?;
-                    self.watch(rail.completion_fd().as_raw_fd(), EpollFlags::EPOLLIN, Tag::Rail(index))?;
+                    self.watch(rail.event_fd(), EpollFlags::EPOLLIN, Tag::RailEvents(index))?;
+                    self.watch(rail.completion_fd(), EpollFlags::EPOLLIN, Tag::Rail(index))?;
                     log::line(format_args!("rail {id}: {} listens on {address}", port.name()));
                     let told = port.provider == "tcp";
                     self.rails.push(OpenRail {
@@ -105,8 +103,10 @@ impl Engine {
         rail.described.up = false;
         rail.trouble = Some(format!("given up: {why}"));
         log::line(format_args!("rail {} is given up: {why}", rail.id));
-        let descriptors = [rail.rail.event_fd().as_raw_fd(), rail.rail.completion_fd().as_raw_fd()];
-        descriptors.into_iter().for_each(|fd| self.unwatch(fd));
+        if let Some(OpenRail { rail, .. }) = self.rails.get(index) {
+            self.unwatch(rail.event_fd());
+            self.unwatch(rail.completion_fd());
+        }
         for link in 0..self.links.len() {
             if self.links.get(link).and_then(Option::as_ref).is_some_and(|link| link.rail == index) {
                 self.link_lost(link, "its rail is given up");

@@ -1,7 +1,7 @@
 //! What the engine keeps of rails, peers and connections.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use beeline_fabric::{Rail, RegionId, Remote};
 use beeline_topo::PeerRail;
@@ -34,8 +34,8 @@ impl Door {
     }
 
     /// Where clients come in, unless nobody is let in.
-    pub(super) fn open(&self) -> Option<RawFd> {
-        self.socket.as_ref().filter(|_| !self.is_shut).map(AsRawFd::as_raw_fd)
+    pub(super) fn open(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().filter(|_| !self.is_shut).map(AsFd::as_fd)
     }
 }
 
