@@ -42,6 +42,9 @@ impl Verdict {
         Verdict::Leaving,
     ];
 
+    /// How many there are. Their bytes are 1 to this.
+    pub const COUNT: usize = Self::ALL.len();
+
     /// The byte on the anchor.
     #[must_use]
     pub const fn byte(self) -> u8 {
@@ -65,6 +68,7 @@ mod tests {
             assert!(Verdict::from_byte(byte).is_none_or(|verdict| verdict.byte() == byte));
         }
         assert_eq!((1..=8).filter_map(Verdict::from_byte).count(), 8);
+        assert_eq!(Verdict::COUNT, 8);
         assert_eq!(Verdict::from_byte(crate::hello::BELL), None);
     }
 }

@@ -46,6 +46,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use beeline_fabric::{Completion, EndpointId, RegionId};
 use beeline_topo::{Host, Segments};
+use beeline_wire::Verdict;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::health::Asked;
@@ -58,7 +59,7 @@ use crate::priority;
 use crate::tunables::Tunables;
 
 use spin::Spin;
-use state::{Door, Entry, Grant, KnownRing, Large, NO_PEER, OfferedRail, OpenRail, Peer, Pull};
+use state::{Door, Entry, Grant, Heard, KnownRing, Large, NO_PEER, OfferedRail, OpenRail, Peer, Pull};
 use tag::Tag;
 
 pub use state::Counts;
@@ -72,6 +73,8 @@ const COLD_AFTER: u32 = 2048;
 const CARE_NS: u64 = 100_000_000;
 /// The longest sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// Up to so many CPUs are few: on larger hosts the bridge has one for itself, mostly.
+const FEW_CPUS: usize = 4;
 
 /// See the module.
 pub struct Engine {
@@ -97,8 +100,8 @@ pub struct Engine {
     /// Clients that have come and not spoken, with the time until which they may.
     silent: HashMap<RawFd, u64>,
     hellos: state::Hellos,
-    /// Clients refused, by verdict.
-    refusals: [u64; 9],
+    /// Clients refused, by the byte of the verdict; no verdict has 0.
+    refusals: [u64; Verdict::COUNT + 1],
     hot: Vec<u64>,
     /// Connections of which something has come that is not acknowledged.
     owing: Vec<u64>,
@@ -174,7 +177,7 @@ impl Engine {
             pulls: Table::default(),
             silent: HashMap::new(),
             hellos: state::Hellos::default(),
-            refusals: [0; 9],
+            refusals: [0; Verdict::COUNT + 1],
             hot: Vec::new(),
             owing: Vec::new(),
             waiting: Vec::new(),
@@ -230,12 +233,11 @@ impl Engine {
         let mut round = 0_u32;
         let mut busy = false;
         let mut looked_ns = 0;
-        // Whether a rail had news as the bridge was about to sleep, and was asked for them with nothing in between.
         let mut asked_again = false;
         loop {
             round = round.wrapping_add(1);
             self.asks_for_events = round.is_multiple_of(ROUNDS_PER_LOOK);
-            busy = self.turn(busy);
+            busy = self.look_at_memory(busy);
             if busy {
                 spin.news();
                 if !round.is_multiple_of(ROUNDS_PER_LOOK) && monotonic_ns().saturating_sub(looked_ns) < LOOK_NS {
@@ -250,29 +252,36 @@ impl Engine {
             if let Some(crowded) = spin.crowd_turned() {
                 self.crowd_turned(crowded);
             }
-            let timeout = if awake {
-                Duration::ZERO
-            } else if self.may_sleep() {
-                self.counts.sleeps = self.counts.sleeps.saturating_add(1);
-                self.sleep_time()
-            } else if !std::mem::replace(&mut asked_again, true) {
-                continue;
-            } else {
-                Duration::ZERO
-            };
-            asked_again = false;
-            let (news, stop) = self.look(timeout, &mut outside)?;
+            let Some(timeout) = self.timeout(awake, &mut asked_again) else { continue };
+            let heard = self.hear_kernel(timeout, &mut outside)?;
             spin.pass(self.now_ns);
-            if stop {
-                return Ok(());
-            }
-            if news {
-                spin.news();
+            match heard {
+                Heard::Nothing => {}
+                Heard::News => spin.news(),
+                Heard::Stop => return Ok(()),
             }
             if self.care() && outside(self) || self.is_drained() {
                 return Ok(());
             }
         }
+    }
+
+    /// How long the kernel may wait for something to tell. `None` if memory has news when the bridge is about to sleep:
+    /// it is looked at again with nothing in between, but only once (`asked_again`) before the kernel is heard.
+    fn timeout(&mut self, awake: bool, asked_again: &mut bool) -> Option<Duration> {
+        let timeout = if awake {
+            Duration::ZERO
+        } else if self.may_sleep() {
+            self.counts.sleeps = self.counts.sleeps.saturating_add(1);
+            self.sleep_time()
+        } else if *asked_again {
+            Duration::ZERO
+        } else {
+            *asked_again = true;
+            return None;
+        };
+        *asked_again = false;
+        Some(timeout)
     }
 
     /// Programs that compute want all CPUs, or do not any more: what was measured tells of another host than this one
@@ -286,7 +295,7 @@ impl Engine {
     }
 
     /// One look at everything that is in memory. Whether something was found.
-    fn turn(&mut self, was_busy: bool) -> bool {
+    fn look_at_memory(&mut self, was_busy: bool) -> bool {
         let rang = std::mem::take(&mut self.rang);
         self.own_time.set(self.tunables.measure != 0);
         self.own_time.begin(monotonic_ns);
@@ -304,12 +313,12 @@ impl Engine {
         busy
     }
 
-    /// Hears what the kernel has: whether there was something, and whether to stop.
-    fn look(
+    /// Hears what the kernel has.
+    fn hear_kernel(
         &mut self,
         timeout: Duration,
         outside: &mut impl FnMut(&mut Engine) -> bool,
-    ) -> anyhow::Result<(bool, bool)> {
+    ) -> anyhow::Result<Heard> {
         let mut events = [EpollEvent::empty(); 64];
         let timeout = EpollTimeout::try_from(timeout).unwrap_or(EpollTimeout::ZERO);
         let count = match self.epoll.wait(&mut events, timeout) {
@@ -325,7 +334,7 @@ impl Engine {
             match tag {
                 Some(Tag::Door) => self.take_clients(),
                 Some(Tag::Control) => self.turn_control(),
-                Some(Tag::Outside) if outside(self) => return Ok((true, true)),
+                Some(Tag::Outside) if outside(self) => return Ok(Heard::Stop),
                 Some(Tag::Outside) => {}
                 Some(Tag::Silent(fd)) => self.hear_client(fd),
                 // Only a poll tells news: a descriptor may stay readable until the rail is asked whether one may sleep.
@@ -343,7 +352,7 @@ impl Engine {
                 Some(Tag::Connection(number)) => self.hear_connection(number, event.events()),
             }
         }
-        Ok((news, false))
+        Ok(if news { Heard::News } else { Heard::Nothing })
     }
 
     /// How long to sleep at most.
@@ -437,7 +446,7 @@ impl Engine {
     }
 
     /// Notes that a connection could not send what it has.
-    fn wait(&mut self, number: u64) {
+    fn note_waiting(&mut self, number: u64) {
         if let Some(entry) = self.connections.get_mut(number)
             && !entry.waits
         {
@@ -468,9 +477,6 @@ impl Engine {
         self.control.turn(Instant::now());
     }
 }
-
-/// Up to so many CPUs are few: on larger hosts the bridge has one for itself, mostly.
-const FEW_CPUS: usize = 4;
 
 /// Nanoseconds of the monotonic clock.
 fn monotonic_ns() -> u64 {

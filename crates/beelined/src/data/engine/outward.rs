@@ -134,7 +134,7 @@ impl Engine {
                 Outward::End { offset, flags } => {
                     let to = entry.connection.theirs;
                     if !self.push(home, &Record::End { to, from: number, offset, flags }) {
-                        self.wait(number);
+                        self.note_waiting(number);
                         break;
                     }
                     if let Some(entry) = self.connections.get_mut(number) {
@@ -144,7 +144,7 @@ impl Engine {
                 }
             };
             let Sent::Bytes(bytes) = sent else {
-                self.wait(number);
+                self.note_waiting(number);
                 break;
             };
             moved = true;
@@ -162,7 +162,7 @@ impl Engine {
     fn announce(&mut self, number: u64) -> bool {
         let said = self.say_first(number);
         if said == Some(false) {
-            self.wait(number);
+            self.note_waiting(number);
         }
         said == Some(true)
     }

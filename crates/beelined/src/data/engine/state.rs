@@ -233,6 +233,14 @@ pub(super) struct Drain {
     pub(super) empty_ns: u64,
 }
 
+/// What the kernel had to tell.
+pub(super) enum Heard {
+    Nothing,
+    News,
+    /// The engine is to stop.
+    Stop,
+}
+
 /// What was counted since the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {

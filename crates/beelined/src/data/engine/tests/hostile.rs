@@ -78,7 +78,7 @@ fn clients_that_are_hostile_together_cost_a_few_processes() {
     assert_eq!(engine.silent.len(), CLIENTS);
     kept.extend(clients.iter().map(offend));
     while !engine.silent.is_empty() {
-        engine.look(Duration::ZERO, &mut |_| false).unwrap();
+        engine.hear_kernel(Duration::ZERO, &mut |_| false).unwrap();
     }
     let made = undertakers();
     assert!((2..=UNDERTAKERS_MAX).contains(&made), "{made} processes");

@@ -21,7 +21,7 @@ fn be_between_two_ports() {
 /// Everything that an engine does in a round, but for what the kernel's epoll would tell.
 fn turn(engine: &mut Engine) {
     engine.now_ns = monotonic_ns();
-    engine.turn(true);
+    engine.look_at_memory(true);
     engine.care();
 }
 
