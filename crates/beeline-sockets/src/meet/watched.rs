@@ -113,9 +113,9 @@ pub(super) fn serves(cookie: u64) -> bool {
 pub(super) fn keeps_visitor(cookie: u64) -> bool {
     served(cookie).is_some_and(|listener| {
         listener.visited.store(1, Relaxed);
-        let visited = VISITED.load(Relaxed);
-        if visited != cookie && visited != SEVERAL {
-            VISITED.store(if visited == 0 { cookie } else { SEVERAL }, Relaxed);
+        match VISITED.compare_exchange(0, cookie, Relaxed, Relaxed) {
+            Err(visited) if visited != cookie => VISITED.store(SEVERAL, Relaxed),
+            _ => {}
         }
         true
     })

@@ -62,7 +62,7 @@ fn running(selection: &Selection) -> anyhow::Result<Vec<Finding>> {
 fn absent(pid: u32, absence: &Absence) -> Finding {
     let is_open = match absence {
         Absence::Gone | Absence::NotLoaded => false,
-        Absence::NotYours => true,
+        Absence::NotYours | Absence::Unheard => true,
         Absence::Silent(obstacle) => obstacle.as_ref().and_then(Obstacle::reason).is_none(),
     };
     let state = if is_open { State::Note } else { State::Problem };

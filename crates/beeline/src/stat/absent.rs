@@ -21,6 +21,8 @@ pub enum Absence {
     Gone,
     /// It may not be looked at.
     NotYours,
+    /// It does not answer.
+    Unheard,
     /// It does not run with Beeline.
     NotLoaded,
     /// It runs with Beeline, and this is in the way of statistics, if anything is known to be.
@@ -65,7 +67,11 @@ impl Absence {
         if !about.exists() {
             return Self::Gone;
         }
-        let Some(maps) = apart::read(&about.join("maps")) else { return Self::NotYours };
+        let maps = match apart::read(&about.join("maps")) {
+            Some(Ok(maps)) => maps,
+            Some(Err(_)) => return Self::NotYours,
+            None => return Self::Unheard,
+        };
         if !maps.split(|byte| *byte == b'\n').any(|line| line.ends_with(b"/libbeeline.so")) {
             return Self::NotLoaded;
         }
@@ -77,6 +83,11 @@ impl Absence {
             Self::Gone => format!("There is no process {pid}."),
             Self::NotYours => {
                 format!("Process {pid} is not yours to look at: whether it runs with Beeline is not known.")
+            }
+            Self::Unheard => {
+                format!(
+                    "Process {pid} keeps whoever looks at its memory waiting: whether it runs with Beeline is not known."
+                )
             }
             Self::NotLoaded => format!("Process {pid} does not run with Beeline."),
             Self::Silent(Some(obstacle)) => {
@@ -93,7 +104,7 @@ impl Absence {
     /// What to do, where there is something.
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
-            Self::Gone => None,
+            Self::Gone | Self::Unheard => None,
             Self::NotYours => Some("ask as root, or as the user who runs it"),
             Self::NotLoaded => Some("`beeline run PROGRAM` starts a program with it"),
             Self::Silent(obstacle) => obstacle.as_ref().map(Obstacle::remedy),
@@ -104,7 +115,7 @@ impl Absence {
 impl Obstacle {
     /// `about` is the process's directory in /proc.
     fn of(about: &Path) -> Option<Self> {
-        let options = Self::of_options(&apart::read(&about.join("environ")).unwrap_or_default());
+        let options = Self::of_options(&apart::read(&about.join("environ")).and_then(Result::ok).unwrap_or_default());
         options.or_else(|| is_file_size_short(about).then_some(Self::FileSizeLimited)).or_else(|| Self::of_place(about))
     }
 

@@ -8,7 +8,9 @@
 //! 1. What may wait is done in a child that has nothing of the command's open but the pipe for its answers.
 //! 2. Who is not heard of for [`PATIENCE`] is left alone: that process is one of which nothing is known, and another
 //!    child goes on with those after it.
-//! 3. A command leaves [`ABANDONED_MAX`] children alone at a time. As long as there are so many it looks no further.
+//! 3. A command leaves [`ABANDONED_MAX`] children alone at a time that do not end when they are killed, and waits in
+//!    vain [`SILENT_MAX`] times in one look. Then it looks no further, and says so.
+//! 4. What is heard is judged as it comes: processes may have much to tell, and all of them together more than fits.
 
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
@@ -22,6 +24,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 /// A look at a process takes microseconds, or however long CPUs are short.
 const PATIENCE: Duration = Duration::from_secs(1);
 const ABANDONED_MAX: usize = 4;
+const SILENT_MAX: usize = 8;
 /// Of what the kernel tells of a process, whose own words may be without end.
 const BYTES_MAX: u64 = 32 << 20;
 /// In place of a length: nothing is known.
@@ -30,37 +33,61 @@ const NOTHING: u32 = u32::MAX;
 /// Children that were left alone, and may hang.
 static ABANDONED: Mutex<Vec<libc::pid_t>> = Mutex::new(Vec::new());
 
-/// What `look` says of each of the items, in their order. It runs in another process.
-pub fn answers<T>(items: &[T], look: impl Fn(&T) -> Option<Vec<u8>>) -> Vec<Option<Vec<u8>>> {
-    let mut answers = Vec::with_capacity(items.len());
-    let mut abandoned = ABANDONED.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: our own children; no status is asked for.
-    abandoned.retain(|child| unsafe { libc::waitpid(*child, std::ptr::null_mut(), libc::WNOHANG) } == 0);
-    while abandoned.len() < ABANDONED_MAX
-        && let Some(rest) = items.get(answers.len()..)
-        && !rest.is_empty()
-        && let Ok((child, mut pipe)) = begin(rest, &look)
-    {
-        let heard = hear(&mut pipe, rest.len());
-        let is_done = heard.len() == rest.len();
-        answers.extend(heard);
-        // SAFETY: our own child, which is not waited for yet.
-        unsafe { libc::kill(child, libc::SIGKILL) };
-        if is_done {
-            // SAFETY: the same; it looks at nothing any more, so it ends.
-            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
-        } else {
-            answers.push(None);
-            abandoned.push(child);
-        }
-    }
-    answers.resize(items.len(), None);
-    answers
+/// What was not heard.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Unheard {
+    /// Items that did not answer in time.
+    pub silent: usize,
+    /// Items that were not looked at.
+    pub left_out: usize,
 }
 
-/// A file that tells of a process.
-pub fn read(path: &Path) -> Option<Vec<u8>> {
-    answers(&[path], |path| read_here(path).ok()).pop().flatten()
+impl Unheard {
+    /// Of two looks at the same processes.
+    pub fn at_most(self, other: Self) -> Self {
+        Self { silent: self.silent.max(other.silent), left_out: self.left_out.max(other.left_out) }
+    }
+}
+
+/// What `look` says of items, in their order, is given to `take`. `look` runs in another process.
+pub fn each<T>(items: &[T], look: impl Fn(&T) -> Option<Vec<u8>>, mut take: impl FnMut(&T, Vec<u8>)) -> Unheard {
+    let (mut rest, mut silent) = (items, 0);
+    let mut abandoned = ABANDONED.lock().unwrap_or_else(PoisonError::into_inner);
+    while !rest.is_empty() && silent < SILENT_MAX && may_abandon(&mut abandoned) {
+        let Ok((child, mut pipe)) = begin(rest, &look) else { break };
+        rest = hear(&mut pipe, rest, &mut take);
+        // SAFETY: our own child, which is not waited for yet.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+        if let Some((_, others)) = rest.split_first() {
+            (rest, silent) = (others, silent + 1);
+            abandoned.push(child);
+        } else {
+            // SAFETY: the same; it looks at nothing any more, so it ends.
+            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+        }
+    }
+    Unheard { silent, left_out: rest.len() }
+}
+
+/// Whether one more child may be left alone. Most have ended by then.
+fn may_abandon(abandoned: &mut Vec<libc::pid_t>) -> bool {
+    // SAFETY: our own children; no status is asked for.
+    abandoned.retain(|child| unsafe { libc::waitpid(*child, std::ptr::null_mut(), libc::WNOHANG) } == 0);
+    abandoned.len() < ABANDONED_MAX
+}
+
+/// A file that tells of a process. `None` if there is no answer.
+pub fn read(path: &Path) -> Option<io::Result<Vec<u8>>> {
+    // An answer of its own for each outcome: the error's number, or nothing and the bytes.
+    let look = |path: &&Path| match read_here(path) {
+        Ok(bytes) => Some([&0_i32.to_ne_bytes(), bytes.as_slice()].concat()),
+        Err(error) => Some(error.raw_os_error().unwrap_or(libc::EIO).to_ne_bytes().to_vec()),
+    };
+    let mut answer = None;
+    let _ = each(&[path], look, |_, bytes| answer = Some(bytes));
+    let mut bytes = answer?;
+    let errno = i32::from_ne_bytes(*bytes.first_chunk()?);
+    Some(if errno == 0 { Ok(bytes.split_off(size_of::<i32>())) } else { Err(io::Error::from_raw_os_error(errno)) })
 }
 
 /// The same where it may wait.
@@ -117,26 +144,25 @@ fn answer<T>(items: &[T], look: impl Fn(&T) -> Option<Vec<u8>>, mut to: PipeWrit
     }
 }
 
-/// The first answers, up to that of whom there is no more to hear.
-fn hear(from: &mut PipeReader, count: usize) -> Vec<Option<Vec<u8>>> {
-    let mut heard = Vec::with_capacity(count);
-    while heard.len() < count {
+/// Takes the first answers. The items that are left begin with the one of whom there was nothing to hear.
+fn hear<'a, T>(from: &mut PipeReader, items: &'a [T], take: &mut impl FnMut(&T, Vec<u8>)) -> &'a [T] {
+    let mut rest = items;
+    while let Some((item, others)) = rest.split_first() {
         let mut length = [0; 4];
         if hear_all(from, &mut length).is_none() {
             break;
         }
-        heard.push(match u32::from_ne_bytes(length) {
-            NOTHING => None,
-            length => {
-                let mut bytes = vec![0; length as usize];
-                if hear_all(from, &mut bytes).is_none() {
-                    break;
-                }
-                Some(bytes)
+        let length = u32::from_ne_bytes(length);
+        if length != NOTHING {
+            let mut bytes = vec![0; length as usize];
+            if hear_all(from, &mut bytes).is_none() {
+                break;
             }
-        });
+            take(item, bytes);
+        }
+        rest = others;
     }
-    heard
+    rest
 }
 
 fn hear_all(from: &mut PipeReader, mut bytes: &mut [u8]) -> Option<()> {
@@ -175,11 +201,34 @@ mod tests {
         std::fs::write(&file, vec![b'x'; 1 << 20]).unwrap();
         let items = [&file, &silent, &none, &file];
         let since = Instant::now();
-        let answers = answers(&items, |path| read_here(path).ok());
+        let mut heard = Vec::new();
+        let unheard = each(&items, |path| read_here(path).ok(), |path, bytes| heard.push((*path, bytes.len())));
         assert!(since.elapsed() < Duration::from_secs(20));
-        let lengths: Vec<Option<usize>> = answers.iter().map(|answer| Some(answer.as_ref()?.len())).collect();
-        assert_eq!(lengths, [Some(1 << 20), None, None, Some(1 << 20)]);
-        assert_eq!(read(&silent), None);
+        assert_eq!(heard, [(&file, 1 << 20), (&file, 1 << 20)]);
+        assert_eq!(unheard, Unheard { silent: 1, left_out: 0 });
+        assert!(read(&silent).is_none());
+        let error = read(&none).map(|answer| answer.map_err(|error| error.kind()));
+        assert_eq!(error, Some(Err(io::ErrorKind::NotFound)));
+        assert_eq!(read(&file).unwrap().unwrap().len(), 1 << 20);
+    }
+
+    /// Killed children make room for the next: more may be silent than are left alone at a time, and no more than are
+    /// waited for.
+    #[test]
+    fn many_that_never_answer_are_counted() {
+        let directory = tempfile::tempdir().unwrap();
+        let silent = silent(&directory);
+        let file = directory.path().join("file");
+        std::fs::write(&file, b"x").unwrap();
+        let look = |path: &&PathBuf| read_here(path).ok();
+        let mut items = vec![&silent; ABANDONED_MAX + 1];
+        items.push(&file);
+        let mut heard = 0;
+        assert_eq!(each(&items, look, |_, _| heard += 1), Unheard { silent: ABANDONED_MAX + 1, left_out: 0 });
+        assert_eq!(heard, 1);
+        let items = vec![&silent; SILENT_MAX + 3];
+        assert_eq!(each(&items, look, |_, _| heard += 1), Unheard { silent: SILENT_MAX, left_out: 3 });
+        assert_eq!(heard, 1);
     }
 
     #[test]
@@ -189,6 +238,8 @@ mod tests {
             // The pipe, and the directory that is read.
             Some(entries.count().to_string().into_bytes())
         };
-        assert_eq!(answers(&[()], open), [Some(b"2".to_vec())]);
+        let mut heard = Vec::new();
+        each(&[()], open, |(), bytes| heard = bytes);
+        assert_eq!(heard, b"2");
     }
 }

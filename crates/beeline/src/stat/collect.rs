@@ -23,6 +23,7 @@ use beeline_stats::Snapshot;
 use beeline_stats::layout::{FILE_BYTES_MAX, FileName, start_ticks_from_proc_stat};
 use serde::Serialize;
 
+use super::apart::Unheard;
 use super::bridge::Bridge;
 use super::containers;
 use super::process::Process;
@@ -65,7 +66,8 @@ impl Collected {
         let user = unsafe { libc::geteuid() };
         let bridge = Bridge::ask(socket);
         // Somewhere else there are files of processes of any host.
-        let unloaded = if root == Path::new(SHARED_MEMORY) { unloaded::processes(selection) } else { Vec::new() };
+        let (unloaded, mut unheard) =
+            if root == Path::new(SHARED_MEMORY) { unloaded::processes(selection) } else { Default::default() };
         let mut collected =
             Self { processes: Vec::new(), unloaded, unreadable: Vec::new(), bridge, all_users: user == 0 };
         let namespace = pid_namespace();
@@ -90,15 +92,27 @@ impl Collected {
             }
         }
         if is_here {
-            containers::look(&mut collected.processes, user == 0);
+            unheard = unheard.at_most(containers::look(&mut collected.processes, user == 0));
             collected.processes.retain(|process| selection.has(process));
             if let Selection::Pid(_) = selection {
                 collected.unreadable.clear();
+            } else {
+                collected.leave_out_unheard(unheard);
             }
         }
         collected.unloaded.retain(|unloaded| collected.processes.iter().all(|process| process.pid != unloaded.pid));
         collected.processes.sort_by_key(|process| (process.uid, process.pid, process.start_ticks));
         Ok(collected)
+    }
+
+    fn leave_out_unheard(&mut self, unheard: Unheard) {
+        let of_processes = |count| PathBuf::from(format!("/proc (processes: {count})"));
+        if unheard.silent != 0 {
+            self.leave_out(&of_processes(unheard.silent), "whoever looks at their memory waits");
+        }
+        if unheard.left_out != 0 {
+            self.leave_out(&of_processes(unheard.left_out), "too many before them did not answer");
+        }
     }
 
     fn leave_out(&mut self, path: &Path, why: impl std::fmt::Display) {

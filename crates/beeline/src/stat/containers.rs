@@ -11,6 +11,7 @@
 //! 4. A process's mappings are told under a lock of its own, which it may keep: so they are looked at [apart].
 //! 5. A network namespace has the name of its file in `/run/netns`, or else its number. The command's own has none.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -20,26 +21,28 @@ use std::path::{Path, PathBuf};
 use beeline_stats::Snapshot;
 use beeline_stats::layout::{FILE_BYTES_MAX, FileName};
 
-use super::apart;
+use super::apart::{self, Unheard};
 use super::process::{Identity, Peer, Process};
 
 const NAMED: &str = "/run/netns";
 const DIRECTORY: &str = "beeline-";
 
 /// Adds the processes of containers to those that were found, and says of all in which network namespace they are.
-/// `everybody`: whether other processes may be looked into.
-pub fn look(processes: &mut Vec<Process>, everybody: bool) {
+/// `everybody`: whether other processes may be looked into. Returns who of them was not heard of.
+pub fn look(processes: &mut Vec<Process>, everybody: bool) -> Unheard {
     let names = names();
+    let mut unheard = Unheard::default();
     if everybody {
         // Most processes are of this host itself, and their files were found where it has them.
         let own = own();
         let pids = pids().into_iter().filter(|pid| namespaces_of(*pid).is_some_and(|its| Some(its) != own));
-        look_into(processes, &pids.collect::<Vec<_>>());
+        unheard = look_into(processes, &pids.collect::<Vec<_>>());
     }
     for process in processes.iter_mut() {
         process.network_namespace = process.is_known_here().then(|| name_of(process.pid, &names)).flatten();
     }
     join(processes);
+    unheard
 }
 
 /// Says of each connection who has its other end.
@@ -88,14 +91,15 @@ fn own() -> Option<[Identity; 2]> {
 
 // ---- statistics
 
-fn look_into(processes: &mut Vec<Process>, pids: &[u32]) {
-    let known: HashSet<Identity> = processes.iter().filter_map(|process| process.identity).collect();
-    let found = apart::answers(pids, |pid| Found::of(*pid, &known).map(|found| found.encode()));
-    for (pid, found) in pids.iter().zip(found) {
-        if let Some(found) = found.and_then(|bytes| Found::decode(&bytes)) {
+fn look_into(processes: &mut Vec<Process>, pids: &[u32]) -> Unheard {
+    // A file that several processes have mapped is read once by each child that looks.
+    let known = RefCell::new(processes.iter().filter_map(|process| process.identity).collect::<HashSet<_>>());
+    let look = |pid: &u32| Found::of(*pid, &mut known.borrow_mut()).map(|found| found.encode());
+    apart::each(pids, look, |pid, bytes| {
+        if let Some(found) = Found::decode(&bytes) {
             add(processes, *pid, &found);
         }
-    }
+    })
 }
 
 fn add(processes: &mut Vec<Process>, pid: u32, found: &Found) {
@@ -118,16 +122,16 @@ struct Found {
     identity: Identity,
     name: FileName,
     uid: u32,
-    /// Not of one that is known already.
+    /// None of one that is known already.
     bytes: Vec<u8>,
 }
 
 impl Found {
-    fn of(pid: u32, known: &HashSet<Identity>) -> Option<Self> {
+    fn of(pid: u32, known: &mut HashSet<Identity>) -> Option<Self> {
         let (identity, name, file) = statistics(pid)?;
         let uid = file.metadata().ok()?.uid();
         let mut bytes = Vec::new();
-        if !known.contains(&identity) {
+        if known.insert(identity) {
             file.take(FILE_BYTES_MAX as u64).read_to_end(&mut bytes).ok()?;
         }
         Some(Self { identity, name, uid, bytes })

@@ -13,7 +13,7 @@ use std::path::Path;
 use beeline_stats::Reason;
 use serde::Serialize;
 
-use super::apart;
+use super::apart::{self, Unheard};
 use super::process::printable;
 use crate::cli::Selection;
 use crate::program;
@@ -31,8 +31,8 @@ pub struct Unloaded {
     pub sentence: &'static str,
 }
 
-/// Those that may be looked at, in the order of their numbers.
-pub fn processes(selection: &Selection) -> Vec<Unloaded> {
+/// Those that may be looked at, in the order of their numbers, and who was not heard of.
+pub fn processes(selection: &Selection) -> (Vec<Unloaded>, Unheard) {
     let mut pids = match selection {
         Selection::Pid(pid) => vec![*pid],
         Selection::All | Selection::Program(_) => {
@@ -41,9 +41,10 @@ pub fn processes(selection: &Selection) -> Vec<Unloaded> {
         }
     };
     pids.sort_unstable();
-    let found = apart::answers(&pids, |pid| program_of(*pid));
-    let found = pids.into_iter().zip(found).filter_map(|(pid, name)| Unloaded::of(pid, &name?));
-    found.filter(|process| selection.names(&process.program)).collect()
+    let mut found = Vec::new();
+    let unheard = apart::each(&pids, |pid| program_of(*pid), |pid, name| found.extend(Unloaded::of(*pid, &name)));
+    found.retain(|process| selection.names(&process.program));
+    (found, unheard)
 }
 
 /// The name of such a process's program. `None` as well for a process of somebody else's, and one that is just ending.

@@ -127,8 +127,8 @@ fn bind(socket: &Fd, address: SocketAddr, family: i32) -> Option<()> {
 ///
 /// Other processes that share the listener over `fork` may do the same just now. So what is put back is what the app
 /// has set, not what the socket says, and whoever finds his mark taken away sets it again. Of a process that is killed
-/// meanwhile the mark stays until the next one comes here. What processes have set that have the listener otherwise,
-/// by `execve` or a message, only the socket knows.
+/// meanwhile the mark stays until the next one comes here. What is set by processes that have the listener
+/// otherwise, by `execve` or a message, only the socket knows: of those, a mark may stay for good.
 fn bind_beside_listener(socket: &Fd, address: SocketAddr, wanted: &SockAddr) -> bool {
     let mut done = false;
     table::for_each(|fd, desc| {
