@@ -127,7 +127,7 @@ fn find(arguments: &SetArgs, selection: &Selection) -> anyhow::Result<Vec<Proces
     {
         return Ok(private.processes);
     }
-    match (selection, collected.unreadable.first()) {
+    match (selection, collected.unreadable.iter().find(|unreadable| !unreadable.is_of_processes())) {
         (_, Some(unreadable)) => bail!("{} is left out: {}", unreadable.path, unreadable.why),
         (Selection::Pid(pid), None) => bail!("{}", absent::sentence(*pid).trim_end().trim_end_matches('.')),
         (Selection::Program(name), None) => {

@@ -48,6 +48,7 @@ pub fn run(arguments: &SsArgs) -> anyhow::Result<ExitCode> {
     } else {
         output::print(&table(&rows, None))?;
     }
+    collected.complain();
     Ok(missing(&collected, &arguments.selection))
 }
 

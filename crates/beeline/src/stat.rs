@@ -59,9 +59,7 @@ pub fn run(arguments: &StatArgs) -> anyhow::Result<ExitCode> {
         }
         let missing = collected.is_empty() && arguments.selection != Selection::All;
         let is_read = output::print(&text)?;
-        for unreadable in &collected.unreadable {
-            output::complain(format_args!("{} is left out: {}", unreadable.path, unreadable.why));
-        }
+        collected.complain();
         let Some(interval) = arguments.watch else {
             return Ok(ExitCode::from(u8::from(missing)));
         };

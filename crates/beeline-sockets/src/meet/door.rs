@@ -207,7 +207,12 @@ fn make_again(desc: &'static Desc, listener: &'static Listener, accepts: bool) {
         listener.tried_ns.store(kernel::now_ns(), Relaxed);
         let fits = if had_no_number { hidden::has_spare() } else { limits::may_serve().is_ok() };
         // As long as others serve the door it is theirs: this one would ask them for clients' sake, and find it taken.
-        if !fits || reason == Reason::HostileClients && !listener.serves_alone() {
+        let serves_alone = || {
+            // No other thread closes the listener meanwhile, with what is shared.
+            let _guard = listener.lock.lock();
+            listener.serves_alone()
+        };
+        if !fits || reason == Reason::HostileClients && !serves_alone() {
             return;
         }
         make(desc.fd.load(Relaxed), desc, listener);

@@ -74,7 +74,7 @@ pub struct Listener {
     /// Whether the door is open, while there is no share.
     pub(super) open: AtomicU32,
     /// What the app has set of `SO_REUSEPORT`, while there is no share.
-    pub(super) alone_reuses_port: AtomicU32,
+    reuses_port: AtomicU32,
     /// The user that called `listen`, plus one: the door's credentials are this user's.
     pub(super) euid: AtomicU32,
     /// Whether the door's queue was given its size when the door was made.
@@ -170,7 +170,7 @@ impl Listener {
         self.cookie.store(cookie, Relaxed);
         self.serving.store(0, Relaxed);
         self.open.store(0, Relaxed);
-        self.alone_reuses_port.store(0, Relaxed);
+        self.reuses_port.store(0, Relaxed);
         self.sized.store(0, Relaxed);
         self.born.store(process::copies(), Relaxed);
         self.forked.store(crate::forks(), Relaxed);
@@ -278,15 +278,15 @@ impl Listener {
         self.shared_state().map_or(&self.open, |share| &share.open).load(Relaxed) != 0
     }
 
-    /// Whether the app has set `SO_REUSEPORT`, if processes share the listener over `fork`: then the socket itself says
-    /// that it is set, too, while a relay of any of them is being made (`life::relay::pair`).
-    pub(super) fn reuses_port(&self) -> Option<bool> {
-        self.shared_state().map(|share| share.reuses_port.load(Relaxed) != 0)
+    /// Whether the app has set `SO_REUSEPORT`. The socket itself says that it is set, too, while a relay of any process
+    /// that shares it is being made (`life::relay::pair`).
+    pub(super) fn reuses_port(&self) -> bool {
+        self.shared_state().map_or(&self.reuses_port, |share| &share.reuses_port).load(Relaxed) != 0
     }
 
     /// The caller holds `changing::changing`.
     pub(super) fn set_reuses_port(&self, on: bool) {
-        self.shared_state().map_or(&self.alone_reuses_port, |share| &share.reuses_port).store(u32::from(on), Relaxed);
+        self.shared_state().map_or(&self.reuses_port, |share| &share.reuses_port).store(u32::from(on), Relaxed);
     }
 
     /// Whether nobody is let in at the door any more.

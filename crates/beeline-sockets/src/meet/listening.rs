@@ -185,9 +185,9 @@ pub fn note_reuse_of_port(desc: &'static Desc, on: bool) {
     }
 }
 
-/// Whether the app has set `SO_REUSEPORT` on a listener that processes share over `fork`.
-pub fn reuses_port(desc: &'static Desc) -> Option<bool> {
-    Listener::of(desc).and_then(Listener::reuses_port)
+/// Whether the app has set `SO_REUSEPORT` on a listener.
+pub fn reuses_port(desc: &'static Desc) -> bool {
+    Listener::of(desc).is_some_and(Listener::reuses_port)
 }
 
 /// A program was attached to a socket that chooses, among the listeners of its address, which one gets a client
@@ -296,7 +296,7 @@ fn share(tcp: i32, listener: &'static Listener) {
     // Without the memory the crowd still works: its members only cannot take turns.
     let Ok(base) = sys::map_shared_anonymous(size_of::<Share>()) else { return };
     let _guard = listener.lock.lock();
-    let (open, reuses_port) = (listener.is_open(), listener.alone_reuses_port.load(Relaxed) != 0);
+    let (open, reuses_port) = (listener.is_open(), listener.reuses_port());
     listener.share.store(base.cast(), Relaxed);
     listener.set_reuses_port(reuses_port);
     if let Some(share) = listener.shared_state() {

@@ -44,6 +44,7 @@ fn file(command: &OsStr, arguments: &DoctorArgs) -> anyhow::Result<Finding> {
 /// Of processes that run. One that was asked for by its number has to be there.
 fn running(selection: &Selection) -> anyhow::Result<Vec<Finding>> {
     let found = Collected::of(Path::new(SHARED_MEMORY), Path::new("/"), selection, false)?;
+    found.complain();
     let unloaded = found.unloaded.iter().map(|unloaded| {
         Finding::problem(what(unloaded.pid), format!("{}: {}", unloaded.reason, unloaded.sentence))
             .with_remedy_of(unloaded.reason)

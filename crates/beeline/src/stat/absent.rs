@@ -85,9 +85,7 @@ impl Absence {
                 format!("Process {pid} is not yours to look at: whether it runs with Beeline is not known.")
             }
             Self::Unheard => {
-                format!(
-                    "Process {pid} keeps whoever looks at its memory waiting: whether it runs with Beeline is not known."
-                )
+                format!("Process {pid} could not be looked at in time: whether it runs with Beeline is not known.")
             }
             Self::NotLoaded => format!("Process {pid} does not run with Beeline."),
             Self::Silent(Some(obstacle)) => {

@@ -29,6 +29,7 @@ use super::containers;
 use super::process::Process;
 use super::unloaded::{self, Unloaded};
 use crate::cli::Selection;
+use crate::output;
 
 /// What was found.
 #[derive(Serialize)]
@@ -50,8 +51,17 @@ pub struct Unreadable {
     pub why: String,
 }
 
+impl Unreadable {
+    /// Whether it is about processes, and not about files that the library keeps.
+    pub fn is_of_processes(&self) -> bool {
+        self.path.starts_with(PROCESSES)
+    }
+}
+
 /// Where the library keeps statistics.
 pub const SHARED_MEMORY: &str = "/dev/shm";
+/// Where processes are looked for.
+const PROCESSES: &str = "/proc";
 /// How long a file without a header is left alone: its process may be about to write it.
 const GRACE: Duration = Duration::from_secs(60);
 
@@ -105,13 +115,20 @@ impl Collected {
         Ok(collected)
     }
 
+    /// Says what is left out of what is shown.
+    pub fn complain(&self) {
+        for unreadable in &self.unreadable {
+            output::complain(format_args!("{} is left out: {}", unreadable.path, unreadable.why));
+        }
+    }
+
     fn leave_out_unheard(&mut self, unheard: Unheard) {
-        let of_processes = |count| PathBuf::from(format!("/proc (processes: {count})"));
+        let of_processes = |count| PathBuf::from(format!("{PROCESSES} (processes: {count})"));
         if unheard.silent != 0 {
-            self.leave_out(&of_processes(unheard.silent), "whoever looks at their memory waits");
+            self.leave_out(&of_processes(unheard.silent), "they could not be looked at in time");
         }
         if unheard.left_out != 0 {
-            self.leave_out(&of_processes(unheard.left_out), "too many before them did not answer");
+            self.leave_out(&of_processes(unheard.left_out), "they could not be looked at");
         }
     }
 

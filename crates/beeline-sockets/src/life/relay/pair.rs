@@ -125,10 +125,9 @@ fn bind(socket: &Fd, address: SocketAddr, family: i32) -> Option<()> {
 /// Binds to the port of a listener of this process, which is marked `SO_REUSEPORT` for that moment. The caller holds
 /// `changing::changing`.
 ///
-/// Other processes that share the listener over `fork` may do the same just now. So what is put back is what the app
-/// has set, not what the socket says, and whoever finds his mark taken away sets it again. Of a process that is killed
-/// meanwhile the mark stays until the next one comes here. What is set by processes that have the listener
-/// otherwise, by `execve` or a message, only the socket knows: of those, a mark may stay for good.
+/// Other processes that have the listener may do the same just now. So what is put back is what the app has set in this
+/// process, or in one that it shares the listener with over `fork`, never what the socket says; and whoever finds his
+/// mark taken away sets it again. Of a process that is killed meanwhile the mark stays until the next one comes here.
 fn bind_beside_listener(socket: &Fd, address: SocketAddr, wanted: &SockAddr) -> bool {
     let mut done = false;
     table::for_each(|fd, desc| {
@@ -143,7 +142,6 @@ fn bind_beside_listener(socket: &Fd, address: SocketAddr, wanted: &SockAddr) -> 
             let _ = kernel::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &value);
         };
         let is_marked = || kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Ok(1i32);
-        let before = is_marked();
         mark(socket.get(), 1);
         for _ in 0..MARKS_MAX {
             mark(fd, 1);
@@ -153,7 +151,7 @@ fn bind_beside_listener(socket: &Fd, address: SocketAddr, wanted: &SockAddr) -> 
             }
         }
         mark(socket.get(), 0);
-        mark(fd, i32::from(meet::reuses_port(desc).unwrap_or(before)));
+        mark(fd, i32::from(meet::reuses_port(desc)));
     });
     done
 }
