@@ -27,8 +27,9 @@ pub unsafe extern "C" fn io_submit(a: usize, b: usize, c: usize, d: usize, e: us
     if real.is_null() {
         // It is somewhere out of sight, in a plugin say, that was linked with libaio.
         // SAFETY: libaio's arguments.
-        let result =
-            unsafe { if may_be_submitted(c as _, b as c_long) { submit(a, b, c) } else { -libc::EAGAIN as isize } };
+        let may_go_on = unsafe { may_be_submitted(c as _, b as c_long) };
+        // SAFETY: the same.
+        let result = if may_go_on { unsafe { submit(a, b, c) } } else { -libc::EAGAIN as isize };
         // SAFETY: as above.
         unsafe { *errno = kept };
         return result.cast_unsigned();

@@ -95,9 +95,9 @@ fn a_listener_reuses_its_port_only_if_its_program_has_said_so() {
         let fd = bound(at, before);
         assert_eq!(calls::listen(fd, 4), Outcome::OK);
         if let Some(value) = after {
+            let number = (&raw const value).cast();
             // SAFETY: a live number of four bytes.
-            let set =
-                unsafe { options::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, (&raw const value).cast(), 4) };
+            let set = unsafe { options::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, number, 4) };
             assert_eq!(set, Outcome::OK);
         }
         // As another process does it.
