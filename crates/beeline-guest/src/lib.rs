@@ -25,6 +25,7 @@ pub mod birth;
 pub mod cancel;
 pub mod changing;
 pub mod control;
+mod cpus;
 pub mod fd_cell;
 pub mod files;
 pub mod hidden;

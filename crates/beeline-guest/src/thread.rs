@@ -17,6 +17,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 
 use beeline_shm::sys;
 
+use crate::cpus::Allowed;
 use crate::{Errno, cancel, proc};
 
 /// One thread's state.
@@ -60,6 +61,8 @@ pub struct Thread {
     pub(crate) shared_locks: AtomicU32,
     /// What libc's list of robust futexes had as the operation under way before.
     pub(crate) robust_before: AtomicUsize,
+    /// The CPUs that it may wait on.
+    pub(crate) allowed: Allowed,
     /// The timeout of the present sleep.
     pub(crate) timeout: UnsafeCell<libc::timespec>,
     /// The signal mask to restore after a deferral (the kernel's 64-bit form).
@@ -127,6 +130,7 @@ thread_local! {
             forking: AtomicU32::new(0),
             shared_locks: AtomicU32::new(0),
             robust_before: AtomicUsize::new(0),
+            allowed: Allowed::new(),
             timeout: UnsafeCell::new(libc::timespec { tv_sec: 0, tv_nsec: 0 }),
             mask: UnsafeCell::new(0),
         }

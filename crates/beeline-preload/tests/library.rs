@@ -404,7 +404,9 @@ cases! { activates:
     who_watches_is_told_the_truth
     a_door_that_nobody_serves_is_left_by_all
     one_that_was_left_is_empty_at_the_first_look
-    a_vfork_takes_no_numbers_of_the_parents;
+    a_vfork_takes_no_numbers_of_the_parents
+    a_loop_that_is_busy_keeps_the_door
+    who_has_no_door_takes_turns;
 }
 
 cases! { told:

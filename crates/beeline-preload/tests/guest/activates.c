@@ -3,9 +3,11 @@
 #include "guest.h"
 #include "place.h"
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/un.h>
 
 extern char **environ;
@@ -318,6 +320,72 @@ static void a_vfork_takes_no_numbers_of_the_parents(void) {
     for (int i = 0; i < FILES; i++) CHECK(close(files[i]) == 0);
 }
 
+static void *is_told(void *door) {
+    watch(*(int *)door);
+    return NULL;
+}
+
+/* A loop that is told of a client and is at something else, and another one, which accepts it. */
+static void has_two_loops(int door, int line) {
+    (void)line;
+    pthread_t busy;
+    CHECK(pthread_create(&busy, NULL, is_told, &door) == 0 && pthread_join(busy, NULL) == 0);
+    raw(SYS_poll, 0, 0, 30, 0, 0);
+    watch(door);
+    int fd = accept(door, NULL, NULL);
+    CHECK(fd >= 0 && (is_lane(fd) || getenv("GUEST_EXPECTS_LANES") == NULL));
+    hears(fd, "there");
+    CHECK(write(fd, "and back", 8) == 8);
+}
+
+static void a_loop_that_is_busy_keeps_the_door(void) {
+    struct place place = opened(has_two_loops);
+    go(place.line);
+    asks(&place);
+    ended(&place);
+}
+
+/* The system call in which a process sleeps. */
+static long call_of(pid_t process) {
+    char path[64];
+    long number;
+    snprintf(path, sizeof path, "/proc/%d/syscall", process);
+    FILE *file = fopen(path, "r");
+    CHECK(file != NULL && fscanf(file, "%ld", &number) == 1);
+    fclose(file);
+    return number;
+}
+
+static pid_t accepts(int door, rlim_t memory) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        struct rlimit limit = {memory, memory};
+        CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+        serves_all(door);
+    }
+    await_asleep(child);
+    return child;
+}
+
+/* One of a crowd has no door, for a limit of its own. It leaves TCP's queue to the others' turns nevertheless: whoever slept
+ * in the kernel's `accept` would take what another one has seen there and is about to take. */
+static void who_has_no_door_takes_turns(void) {
+    struct sockaddr_in address;
+    int door = listener(&address);
+    struct place place = {.address = address};
+    pid_t has_door = accepts(door, RLIM_INFINITY), has_none = accepts(door, (rlim_t)1 << 46);
+    if (getenv("GUEST_EXPECTS_LANES")) {
+        long call = call_of(has_none);
+        CHECK(call != SYS_accept && call != SYS_accept4);
+    }
+    CHECK(close(door) == 0);
+    for (int i = 0; i < 20; i++) connects(&place);
+    CHECK(kill(has_door, SIGKILL) == 0 && waitpid(has_door, NULL, 0) == has_door);
+    for (int i = 0; i < 20; i++) connects(&place);
+    CHECK(kill(has_none, SIGKILL) == 0 && waitpid(has_none, NULL, 0) == has_none);
+}
+
 static const struct guest_case CASES[] = {
     CASE(a_program_that_is_forked_serves),
     CASE(a_program_of_a_vfork_serves),
@@ -327,6 +395,8 @@ static const struct guest_case CASES[] = {
     CASE(a_door_that_nobody_serves_is_left_by_all),
     CASE(one_that_was_left_is_empty_at_the_first_look),
     CASE(a_vfork_takes_no_numbers_of_the_parents),
+    CASE(a_loop_that_is_busy_keeps_the_door),
+    CASE(who_has_no_door_takes_turns),
 };
 
 int main(int argc, char **argv) {

@@ -104,9 +104,12 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
     Some(result.map(|accepted| (accepted, call.peer)))
 }
 
-/// Whether the call is about more than TCP's queue: the door or the lobby, or a client that is owed.
+/// Whether the call is about more than TCP's queue: the door or the lobby, a client that is owed, or others that have
+/// the door and take turns at TCP's queue.
 fn has_door(call: &Accepting) -> bool {
-    call.listener.door.get().is_some() || call.listener.lobby.is_occupied() || call.owed_until_ns != 0
+    let Accepting { listener, owed_until_ns, .. } = *call;
+    let is_one_of_several = || listener.is_shared() && listener.shared_state().is_some() && listener.is_open();
+    listener.door.get().is_some() || listener.lobby.is_occupied() || owed_until_ns != 0 || is_one_of_several()
 }
 
 fn is_short(result: &Option<Result<i32, Errno>>) -> bool {
@@ -403,6 +406,9 @@ fn from_queue(call: &mut Accepting) -> Result<Option<i32>, Errno> {
         match taken {
             Ok(()) => {
                 door::fit_to_numbers(listener, anchor);
+                if listener.retry_ns.load(Relaxed) != 0 {
+                    listener.retry_ns.store(0, Relaxed);
+                }
                 return Ok(Some(anchor));
             }
             Err(Refusal::Silence) => {

@@ -8,11 +8,13 @@
 //! 2. If one that was told starts a program that gets the listener, the door is shut, in whatever process that is seen:
 //!    its clients begin again over TCP at once, where the new program finds them ([`pass_on`]). Not if several
 //!    processes serve the door.
-//! 3. One that was told, and [`TOLD_NS`] later waits again while somebody is still at the door, gives it up. So it does
+//! 3. One that was told, and [`TOLD_NS`] later waits again while somebody is still at the door, gives it up: in the
+//!    thread that was told, as that of another loop may be busy and accept yet, or in any after [`BUSY_NS`]. So it does
 //!    when it finds that the door was shut. From then on it is told of clients in TCP's queue only, which is the truth.
 //!    Not while clients of its own are there: it is to take them itself, and what it has closed or shared could not
 //!    begin again.
-//! 4. Watching alone does not open a door again that was given up; accepting does.
+//! 4. Watching alone does not open a door again that was given up; accepting does, and a client that is accepted there
+//!    makes good what was tried in vain before.
 //! 5. Clients of whoever breaks this unseen withdraw ([`super::offers`]).
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -24,10 +26,12 @@ use super::listener::{self, Listener};
 use super::strangers::Closing;
 use super::{lobby, offers, retreat};
 use crate::desc::Desc;
-use crate::{changing, kernel, table};
+use crate::{changing, kernel, table, thread};
 
 /// How long a program that was told of a client may take to accept it.
 const TOLD_NS: u64 = 10_000_000;
+/// The same where another thread was told of it.
+const BUSY_NS: u64 = 1_000_000_000;
 /// Clients sent away at a time, at most: beyond any queue.
 const QUEUE_MAX: usize = 8192;
 
@@ -51,7 +55,7 @@ pub(super) fn leaves_it(desc: &'static Desc, listener: &'static Listener) -> boo
     let visits = listener.visited.load(Relaxed) != 0 || offers::any_at(listener.cookie.load(Relaxed));
     let waits = !visits
         && (events & libc::POLLIN != 0 || lobby::any_spoken(listener) != lobby::Who::Nobody)
-        && now_ns.saturating_sub(told_ns) >= TOLD_NS;
+        && now_ns.saturating_sub(told_ns) >= patience_ns(listener);
     if waits || events & libc::POLLHUP != 0 {
         give_up(desc, listener);
         return true;
@@ -59,9 +63,17 @@ pub(super) fn leaves_it(desc: &'static Desc, listener: &'static Listener) -> boo
     false
 }
 
+/// How long who was told may take, as the calling thread sees it.
+fn patience_ns(listener: &Listener) -> u64 {
+    if listener.told_tid.load(Relaxed) == thread::tid() { TOLD_NS } else { BUSY_NS }
+}
+
 /// The app is told of a client now: rule 1.
 pub(super) fn note_told(listener: &Listener) {
-    let _ = listener.told_ns.compare_exchange(0, kernel::now_ns().max(1), Relaxed, Relaxed);
+    if listener.told_ns.load(Relaxed) == 0 {
+        listener.told_tid.store(thread::tid(), Relaxed);
+        let _ = listener.told_ns.compare_exchange(0, kernel::now_ns().max(1), Relaxed, Relaxed);
+    }
 }
 
 /// This process serves the door no more.

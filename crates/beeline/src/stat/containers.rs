@@ -131,8 +131,9 @@ impl Found {
         let (identity, name, file) = statistics(pid)?;
         let uid = file.metadata().ok()?.uid();
         let mut bytes = Vec::new();
-        if known.insert(identity) {
+        if !known.contains(&identity) {
             file.take(FILE_BYTES_MAX as u64).read_to_end(&mut bytes).ok()?;
+            known.insert(identity);
         }
         Some(Self { identity, name, uid, bytes })
     }

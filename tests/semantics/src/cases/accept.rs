@@ -170,10 +170,7 @@ fn inherits_options(v: Variant) {
 
 fn blocks_until_a_client_comes(v: Variant) {
     let listener = v.listener();
-    let main = sys::thread_id();
-    let thread = std::thread::spawn(move || {
-        trace::set_actor("thread");
-        await_asleep(main);
+    let thread = once_asleep("thread", move || {
         let client = v.client();
         connect(client, &v.address_of(listener));
         trace::write_note(format_args!("pair"));
@@ -191,10 +188,7 @@ fn blocks_until_a_client_comes(v: Variant) {
 fn blocks_first_then_many(v: Variant) {
     // The listener was never polled: the first accept is the first sign of life.
     let listener = v.listener_with(16);
-    let main = sys::thread_id();
-    let thread = std::thread::spawn(move || {
-        trace::set_actor("thread");
-        await_asleep(main);
+    let thread = once_asleep("thread", move || {
         for _ in 0..8 {
             let client = v.client();
             connect(client, &v.address_of(listener));
@@ -353,10 +347,7 @@ fn accept_after_shutdown(v: Variant) {
 
 fn shutdown_wakes_accept(v: Variant) {
     let listener = v.listener();
-    let main = sys::thread_id();
-    let thread = std::thread::spawn(move || {
-        trace::set_actor("thread");
-        await_asleep(main);
+    let thread = once_asleep("thread", move || {
         shutdown(listener, libc::SHUT_RD);
     });
     accept(listener, "none");

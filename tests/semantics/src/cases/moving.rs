@@ -233,10 +233,7 @@ fn splice_out(v: Variant) {
 fn splice_out_waits(v: Variant) {
     let (client, server) = v.pair();
     let (out, into) = a_pipe(0);
-    let main = sys::thread_id();
-    let sender = std::thread::spawn(move || {
-        trace::set_actor("sender");
-        await_asleep(main);
+    let sender = once_asleep("sender", move || {
         send(client, b"at last", 0);
     });
     // SPLICE_F_NONBLOCK is about the pipe, not about the socket.
@@ -339,10 +336,7 @@ fn splice_in_from_an_empty_pipe(v: Variant) {
 fn splice_in_waits(v: Variant) {
     let (client, server) = v.pair();
     let (out, into) = a_pipe(0);
-    let main = sys::thread_id();
-    let writer = std::thread::spawn(move || {
-        trace::set_actor("writer");
-        await_asleep(main);
+    let writer = once_asleep("writer", move || {
         write(into, b"at last");
     });
     splice(out, client, 100, BLOCK);

@@ -278,10 +278,7 @@ fn low_water_mark(v: Variant) {
     // below the mark may sleep on although mark bytes have come in all. So the bytes come at once here.
     let (client, server) = v.pair();
     set_option(server, SOCKET, libc::SO_RCVLOWAT, "SO_RCVLOWAT", 6);
-    let main = sys::thread_id();
-    let thread = std::thread::spawn(move || {
-        trace::set_actor("thread");
-        await_asleep(main);
+    let thread = once_asleep("thread", move || {
         send(client, b"abcdefg", 0);
     });
     recv(server, 64, 0);
@@ -311,10 +308,7 @@ fn busy_polling(v: Variant) {
     for value in [50, i32::MIN, 0, i32::MAX, 1] {
         set_option(server, SOCKET, libc::SO_BUSY_POLL, NAME, value);
         option(server, SOCKET, libc::SO_BUSY_POLL, NAME);
-        let main = sys::thread_id();
-        let thread = std::thread::spawn(move || {
-            trace::set_actor("thread");
-            await_asleep(main);
+        let thread = once_asleep("thread", move || {
             send(client, b"abc", 0);
         });
         recv(server, 64, 0);

@@ -93,10 +93,7 @@ fn select_mixture(v: Variant) {
 
 /// Waits by `wait` while a thread makes `event` happen as soon as main sleeps.
 fn eventually(event: impl FnOnce() + Send + 'static, wait: impl FnOnce()) {
-    let main = sys::thread_id();
-    let thread = std::thread::spawn(move || {
-        trace::set_actor("thread");
-        await_asleep(main);
+    let thread = once_asleep("thread", move || {
         event();
     });
     wait();

@@ -65,10 +65,7 @@ fn beside(v: Variant, wait: Waiter) {
 
 fn beside_a_sender(v: Variant) {
     let (client, server) = v.pair();
-    let main = sys::thread_id();
-    let thread = std::thread::spawn(move || {
-        trace::set_actor("thread");
-        await_asleep(main);
+    let thread = once_asleep("thread", move || {
         run("exit 3", client);
         receive_stream(server, 27, 24 << 20, 1 << 20);
     });

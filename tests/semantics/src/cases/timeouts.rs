@@ -75,10 +75,7 @@ fn receive_by_every_call(v: Variant) {
 fn receive_data_in_time(v: Variant) {
     let (client, server) = v.pair();
     set_timeout(server, libc::SO_RCVTIMEO, "SO_RCVTIMEO", 30_000);
-    let main = sys::thread_id();
-    let thread = std::thread::spawn(move || {
-        trace::set_actor("thread");
-        await_asleep(main);
+    let thread = once_asleep("thread", move || {
         send(client, b"in time", 0);
     });
     recv(server, 16, 0);
@@ -137,10 +134,7 @@ fn no_room_at_a_shut_reading_half_is_no_work(v: Variant) {
         sys::poll(&mut [libc::pollfd { fd: client.raw, events: libc::POLLOUT, revents: 0 }], 1);
     }
     trace!("poll was busy: {}", sys::thread_cpu_ms() - before > 150);
-    let main = sys::thread_id();
-    let thread = std::thread::spawn(move || {
-        trace::set_actor("thread");
-        await_asleep(main);
+    let thread = once_asleep("thread", move || {
         drain_shut(server, 4, sent);
     });
     poll(&[(client, libc::POLLOUT)], 10_000);
@@ -204,10 +198,7 @@ fn negative_before_connect(v: Variant) {
         trace!("option {number}: {ret} {value:?} {length}");
         set_time(client, number, 0, 0);
     }
-    let main = sys::thread_id();
-    let thread = std::thread::spawn(move || {
-        trace::set_actor("thread");
-        await_asleep(main);
+    let thread = once_asleep("thread", move || {
         send(server, b"patience", 0);
     });
     recv(client, 16, 0);
@@ -252,10 +243,7 @@ fn set_then_cleared(v: Variant) {
     set_timeout(server, libc::SO_RCVTIMEO, "SO_RCVTIMEO", 10);
     recv(server, 8, 0);
     set_timeout(server, libc::SO_RCVTIMEO, "SO_RCVTIMEO", 0);
-    let main = sys::thread_id();
-    let thread = std::thread::spawn(move || {
-        trace::set_actor("thread");
-        await_asleep(main);
+    let thread = once_asleep("thread", move || {
         send(client, b"patience", 0);
     });
     recv(server, 16, 0);

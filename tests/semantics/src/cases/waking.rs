@@ -42,10 +42,7 @@ pub const GROUP: Group = Group { name: "waking", cases: &CASES };
 /// Lets main wait on the client's end and makes the event happen once it sleeps.
 fn woken(v: Variant, wait: Waiter, event: fn(Fd, Fd)) {
     let (client, server) = v.pair();
-    let main = sys::thread_id();
-    let thread = std::thread::spawn(move || {
-        trace::set_actor("thread");
-        await_asleep(main);
+    let thread = once_asleep("thread", move || {
         event(client, server);
     });
     wait(client);

@@ -374,10 +374,7 @@ fn ready_for_errors_alone(v: Variant) {
 /// A thread sends while main waits for what may come.
 fn wakes(v: Variant, wait: fn(Variant, Fd)) {
     let (client, server) = pair(v);
-    let main = sys::thread_id();
-    let thread = std::thread::spawn(move || {
-        trace::set_actor("thread");
-        await_asleep(main);
+    let thread = once_asleep("thread", move || {
         send(client, b"x", MSG_ZEROCOPY);
         await_acknowledged(client, server);
     });

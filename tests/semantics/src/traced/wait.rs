@@ -94,6 +94,16 @@ pub fn await_asleep(thread: i32) -> bool {
     until("the other thread sleeps", || sys::is_asleep(thread))
 }
 
+/// Does it in another thread, which the trace calls `actor`, as soon as the calling one sleeps.
+pub fn once_asleep(actor: &'static str, does: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
+    let caller = sys::thread_id();
+    std::thread::spawn(move || {
+        trace::set_actor(actor);
+        await_asleep(caller);
+        does();
+    })
+}
+
 /// Sends `length` bytes of stream `seed` in chunks of random sizes, waiting for room when there is none.
 pub fn send_stream(fd: Fd, seed: u64, length: u64, chunk_max: usize) {
     let mut sizes = Rng::new(seed ^ 0x5e4d);

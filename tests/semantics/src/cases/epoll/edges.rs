@@ -154,10 +154,7 @@ pub fn room_by_its_other_name(v: Variant) {
     epoll_add(set, client, libc::EPOLLWRNORM | trigger(v));
     let sent = fill_firmly(client, 3);
     await_settled_edges(set);
-    let main = sys::thread_id();
-    let thread = std::thread::spawn(move || {
-        trace::set_actor("thread");
-        await_asleep(main);
+    let thread = once_asleep("thread", move || {
         drain(server, 3, sent);
     });
     epoll_wait(set, 4, 5_000);
@@ -214,10 +211,7 @@ pub fn no_room_at_a_shut_reading_half(v: Variant) {
         sys::epoll_wait(EpollCall::Wait, set.raw, 4, 1, None);
     }
     trace!("busy: {}", sys::thread_cpu_ms() - before > 250);
-    let main = sys::thread_id();
-    let thread = std::thread::spawn(move || {
-        trace::set_actor("thread");
-        await_asleep(main);
+    let thread = once_asleep("thread", move || {
         drain_shut(server, 3, sent);
     });
     epoll_wait(set, 4, 10_000);
@@ -236,10 +230,7 @@ pub fn room_after_many_members_have_left(v: Variant) {
     epoll_add(set, client, IN | OUT | trigger(v));
     let sent = fill_firmly(client, 3);
     await_settled_edges(set);
-    let main = sys::thread_id();
-    let thread = std::thread::spawn(move || {
-        trace::set_actor("thread");
-        await_asleep(main);
+    let thread = once_asleep("thread", move || {
         for (fd, _) in &pairs {
             sys::epoll_ctl(set.raw, libc::EPOLL_CTL_DEL, fd.raw, 0, 0);
         }

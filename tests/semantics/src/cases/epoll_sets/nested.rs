@@ -291,10 +291,7 @@ pub(super) fn set_in_poll_and_select(v: Variant) {
     poll_now(set);
     recv(server, 8, 0);
     poll_now(set);
-    let main = sys::thread_id();
-    let thread = std::thread::spawn(move || {
-        trace::set_actor("thread");
-        await_asleep(main);
+    let thread = once_asleep("thread", move || {
         send(client, b"y", 0);
     });
     poll(&[(set, libc::POLLIN)], -1);

@@ -70,10 +70,7 @@ pub(super) fn wait_by_epoll(fd: Fd) {
 
 pub(super) fn waits_for_it(v: Variant, wait: fn(Fd)) {
     let (client, server) = v.pair();
-    let main = sys::thread_id();
-    let sender = std::thread::spawn(move || {
-        trace::set_actor("sender");
-        await_asleep(main);
+    let sender = once_asleep("sender", move || {
         send(client, b"!", OOB);
     });
     wait(server);
@@ -114,10 +111,7 @@ pub(super) fn epoll_for_data_sleeps_beside_it(v: Variant) {
     let before = cpu_us();
     epoll_wait(set, 4, 300);
     trace!("idle {}", cpu_us() - before < 50_000);
-    let main = sys::thread_id();
-    let sender = std::thread::spawn(move || {
-        trace::set_actor("sender");
-        await_asleep(main);
+    let sender = once_asleep("sender", move || {
         send(client, b"data", 0);
     });
     epoll_wait(set, 4, 10_000);
