@@ -84,15 +84,15 @@ macro_rules! floor {
 
 #[rustfmt::skip]
 const FLOORS: &[Floor] = &[
-    floor!("pingpong", "8 B blocking ping-pong, one way", Figure::OverLimit, AtMost 2.0 "x the cache-line hand-over"),
+    floor!("pingpong", "8 B blocking ping-pong, one way", Figure::OverLimit, AtMost 1.5 "x the cache-line hand-over"),
     floor!("pingpong", "8 B blocking ping-pong, one way", Figure::TcpOver, AtLeast 100.0 "x less than TCP"),
-    floor!("pingpong-epoll", "8 B ping-pong through epoll", Figure::OverLimit, AtMost 2.5 "x the cache-line hand-over"),
+    floor!("pingpong-epoll", "8 B ping-pong through epoll", Figure::OverLimit, AtMost 1.5 "x the cache-line hand-over"),
     floor!("stream-64", "64 B sends", Figure::In(1e6), AtLeast 15.0 "M/s"),
     floor!("stream-64", "64 B sends", Figure::OverTcp, AtLeast 40.0 "x TCP"),
     floor!("stream-64k", "64 KiB sends", Figure::OverLimit, AtLeast 0.6 "of memcpy in L2"),
     floor!("stream-64k", "64 KiB sends", Figure::OverTcp, AtLeast 5.0 "x TCP"),
     floor!("stream-1m", "1 MiB sends", Figure::OverTcp, AtLeast 4.0 "x TCP"),
-    floor!("connect", "connect, 1 byte each way, close", Figure::OverTcp, AtLeast 3.5 "x TCP"),
+    floor!("connect", "connect, 1 byte each way, close", Figure::OverTcp, AtLeast 4.0 "x TCP"),
     floor!("busy-among", "one busy among 1,000 idle", Figure::OverRow("busy-alone"), AtMost 1.3 "x its latency alone"),
     floor!("idle-user", "resident per idle connection, both ends", Figure::In(1024.0), AtMost 24.0 "KiB"),
     floor!("idle-cpu", "CPU of an idle server in 10 s", Figure::In(1.0), Below 1.0 "ms"),

@@ -1,4 +1,4 @@
-//! Crowds: more threads of this process than it has CPUs wait at one time, each for a short while.
+//! Crowds: more threads of this process wait at one time, each for a short while, than there are CPUs for them.
 //!
 //! 1. A wait that goes on for longer than a moment leaves the time and the CPU in a place of its thread. Threads that
 //!    share one are counted as one.
@@ -11,17 +11,18 @@
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::ticks;
+use crate::cpus::Cpus;
 use crate::{kernel, thread};
 
-/// Threads that can be told apart. Where there are as many CPUs, nothing is a crowd.
+/// Threads that can be told apart. Who may use as many CPUs is in no crowd.
 const PLACES: usize = 64;
 /// What is of late: a millisecond or so. Each of twenty that take turns at a busy server waits once in that time.
 const LATELY_TICKS: u64 = 3_000_000;
 /// A time is written again when it is so old: threads that wait often do not take the lines from each other at each
 /// wait.
 const FRESH_TICKS: u64 = LATELY_TICKS / 8;
-/// The bits of a place in which the CPU stands, modulo their number; the time has the others.
-const CPU_BITS: u64 = u64::BITS as u64 - 1;
+/// The bits of a place in which the CPU stands, of 1,024; the time has the others.
+const CPU_BITS: u64 = 0x3FF;
 
 #[unsafe(link_section = ".fork.written")]
 static CROWD: Crowd = Crowd { waited: [const { AtomicU64::new(0) }; PLACES] };
@@ -35,8 +36,8 @@ pub(super) fn note() {
 pub(super) fn note_and_ask() -> bool {
     let now = ticks();
     CROWD.note(thread::tid(), now, kernel::cpu_by_libc);
-    let (cpus, count) = thread::with(|thread| thread.allowed.get(now));
-    CROWD.waiting(now, cpus) > count as usize
+    let allowed = thread::with(|thread| thread.allowed.get(now));
+    CROWD.waiting(now, &allowed) > allowed.count as usize
 }
 
 /// When, and on which CPU, which threads waited last.
@@ -54,12 +55,12 @@ impl Crowd {
     }
 
     /// How many threads have waited of late on one of these CPUs.
-    fn waiting(&self, now: u64, cpus: u64) -> usize {
+    fn waiting(&self, now: u64, cpus: &Cpus) -> usize {
         let is_of_late = |place: &&AtomicU64| {
             let waited = place.load(Relaxed);
             // The clocks of two CPUs may differ a little: a time may lie ahead.
             let distance = now.wrapping_sub(waited).cast_signed().unsigned_abs();
-            distance < LATELY_TICKS && cpus & 1 << (waited & CPU_BITS) != 0
+            distance < LATELY_TICKS && cpus.has((waited & CPU_BITS) as u32)
         };
         self.waited.iter().filter(is_of_late).count()
     }
@@ -75,19 +76,19 @@ mod tests {
 
     #[test]
     fn only_those_who_wait_of_late_are_a_crowd() {
-        let crowd = nobody();
+        let (crowd, cpu) = (nobody(), Cpus::of(&[1]));
         let now = 1 << 40;
-        assert_eq!(crowd.waiting(now, 1), 0);
+        assert_eq!(crowd.waiting(now, &cpu), 0);
         for tid in 100..120 {
             crowd.note(tid, now, || 0);
         }
-        assert_eq!(crowd.waiting(now, 1), 20);
+        assert_eq!(crowd.waiting(now, &cpu), 20);
         crowd.note(100 + PLACES as u32, now, || 0);
-        assert_eq!(crowd.waiting(now, 1), 20, "those who share a place are one");
-        assert_eq!(crowd.waiting(now - 10, 1), 20, "a clock that lags a little");
+        assert_eq!(crowd.waiting(now, &cpu), 20, "those who share a place are one");
+        assert_eq!(crowd.waiting(now - 10, &cpu), 20, "a clock that lags a little");
         let later = now + LATELY_TICKS;
         crowd.note(100, later, || 0);
-        assert_eq!(crowd.waiting(later, 1), 1, "the others sleep on");
+        assert_eq!(crowd.waiting(later, &cpu), 1, "the others sleep on");
     }
 
     #[test]
@@ -97,10 +98,12 @@ mod tests {
         for tid in 0..8 {
             crowd.note(tid, now, || tid);
         }
-        crowd.note(8, now, || CPU_BITS as u32 + 1);
-        assert_eq!(crowd.waiting(now, 1 << 3), 1);
-        assert_eq!(crowd.waiting(now, 1), 2, "of more CPUs than there are bits some have one in common");
-        assert_eq!(crowd.waiting(now, 0b1111), 5);
-        assert_eq!(crowd.waiting(now, u64::MAX), 9);
+        crowd.note(8, now, || 64);
+        assert_eq!(crowd.waiting(now, &Cpus::of(&[1 << 3])), 1);
+        assert_eq!(crowd.waiting(now, &Cpus::of(&[1])), 1);
+        assert_eq!(crowd.waiting(now, &Cpus::of(&[0b1111])), 4);
+        assert_eq!(crowd.waiting(now, &Cpus::of(&[0, 1])), 1);
+        assert_eq!(crowd.waiting(now, &Cpus::of(&[1, 1])), 2);
+        assert_eq!(crowd.waiting(now, &Cpus::of(&[u64::MAX, u64::MAX])), 9);
     }
 }

@@ -81,7 +81,7 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
         }
         match kernel::status_flags(fd) {
             Ok(mode) if mode & libc::O_NONBLOCK != 0 => Some(accept_nonblocking(call)),
-            // Without a door there is one queue, in which the kernel may sleep for as long as it likes.
+            // There is one queue, in which the kernel may sleep for as long as it likes.
             Ok(_) if !has_door(call) => None,
             Ok(_) => Some(accept_blocking(call, &pin)),
             Err(errno) => Some(Err(errno)),
@@ -100,6 +100,7 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
     }
     if let Ok(accepted) = result {
         listener.last.store(accepted, Relaxed);
+        door::has_served(listener, accepted);
     }
     Some(result.map(|accepted| (accepted, call.peer)))
 }
@@ -108,7 +109,7 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
 /// the door and take turns at TCP's queue.
 fn has_door(call: &Accepting) -> bool {
     let Accepting { listener, owed_until_ns, .. } = *call;
-    let is_one_of_several = || listener.is_shared() && listener.shared_state().is_some() && listener.is_open();
+    let is_one_of_several = || listener.is_shared() && listener.is_open() && !listener.serves_alone();
     listener.door.get().is_some() || listener.lobby.is_occupied() || owed_until_ns != 0 || is_one_of_several()
 }
 
@@ -406,9 +407,6 @@ fn from_queue(call: &mut Accepting) -> Result<Option<i32>, Errno> {
         match taken {
             Ok(()) => {
                 door::fit_to_numbers(listener, anchor);
-                if listener.retry_ns.load(Relaxed) != 0 {
-                    listener.retry_ns.store(0, Relaxed);
-                }
                 return Ok(Some(anchor));
             }
             Err(Refusal::Silence) => {

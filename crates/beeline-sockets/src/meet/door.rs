@@ -36,7 +36,7 @@ use super::strangers::Closing;
 use super::{lobby, trust, untended};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
-use crate::{Errno, epoll, hidden, limits, process, stats};
+use crate::{Errno, epoll, hidden, limits, process, stats, table};
 
 /// Queue of a door that root makes before it is known who will open it.
 const FILLED_BACKLOG: i32 = 64;
@@ -216,6 +216,17 @@ fn make_again(desc: &'static Desc, listener: &'static Listener, accepts: bool) {
             return;
         }
         make(desc.fd.load(Relaxed), desc, listener);
+    }
+}
+
+/// A connection was accepted as `number`: if over a door that has held for a while, what was tried in vain before is
+/// forgotten.
+pub(super) fn has_served(listener: &Listener, number: i32) {
+    if listener.retry_ns.load(Relaxed) != 0
+        && kernel::now_ns().saturating_sub(listener.tried_ns.load(Relaxed)) > RETRY_NS_MAX
+        && table::get(number).is_some_and(Desc::is_lane)
+    {
+        listener.retry_ns.store(0, Relaxed);
     }
 }
 

@@ -127,7 +127,7 @@ pub(super) fn give_up_descriptors() -> bool {
     any
 }
 
-/// Without a door there is one queue, and no need to sleep on two together. The caller holds the listener's lock.
+/// Without a door there is one queue here, and no need to sleep on two together. The caller holds the listener's lock.
 pub(super) fn give_up_set(listener: &Listener) -> bool {
     listener.set.take().map(hidden::close_hidden).is_some()
 }

@@ -13,8 +13,7 @@
 //!    when it finds that the door was shut. From then on it is told of clients in TCP's queue only, which is the truth.
 //!    Not while clients of its own are there: it is to take them itself, and what it has closed or shared could not
 //!    begin again.
-//! 4. Watching alone does not open a door again that was given up; accepting does, and a client that is accepted there
-//!    makes good what was tried in vain before.
+//! 4. Watching alone does not open a door again that was given up; accepting does.
 //! 5. Clients of whoever breaks this unseen withdraw ([`super::offers`]).
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
