@@ -8,13 +8,13 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, waitpid};
-use nix::unistd::{ForkResult, fork};
+use nix::unistd::{ForkResult, fork, getpid, getppid};
 
 use super::cell::Style;
 
@@ -235,12 +235,16 @@ fn accept_if_any(listener: &TcpListener) -> Result<Option<TcpStream>> {
 
 /// Runs `serve` in a child that ends with its parent.
 fn in_child(serve: impl FnOnce() -> Result<()>) -> Result<()> {
+    let parent = getpid();
     // SAFETY: the child runs on in this very function; what it needs of other threads, the allocator, glibc keeps
     // usable over fork.
     match unsafe { fork() }? {
         ForkResult::Parent { .. } => Ok(()),
         ForkResult::Child => {
-            let done = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(Into::into).and_then(|()| serve());
+            let done = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(Into::into).and_then(|()| {
+                ensure!(getppid() == parent, "the parent has ended");
+                serve()
+            });
             std::process::exit(i32::from(done.is_err()));
         }
     }
