@@ -1,9 +1,12 @@
-//! Every server of the everyday matrix under every work, over kernel TCP.
+//! Every server of the everyday matrix under every work, over kernel TCP, and the matrix as people run it.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
+
+#[path = "everyday/matrix.rs"]
+mod matrix;
 
 const STYLES: [&str; 9] = [
     "threads",

@@ -169,12 +169,40 @@ fn a_dry_run_shows_the_cells_and_makes_nothing() {
 fn built_in_plans_are_listed_and_printed_as_plans() {
     let bench = Bench::new();
     let list = text(&bench.run(&["paper", "--list"]).stdout);
-    for name in ["socket-direct", "servernet", "vpi", "sockets-mx", "forty-gig"] {
+    for name in ["socket-direct", "servernet", "vpi", "sockets-mx", "forty-gig", "modes", "mpi"] {
         assert!(list.contains(name), "{list}");
         let printed = bench.run(&["paper", name, "--print-plan"]);
         fs::write(bench.path("mine.toml"), &printed.stdout).unwrap();
         assert_success(&bench.run(&["paper", "mine.toml", "--dry-run", "--library", "lib.so"]));
     }
+}
+
+#[test]
+fn the_modes_are_a_run_of_their_plan() {
+    let bench = Bench::new();
+    let output =
+        bench.run(&["--modes", "--rounds", "1", "--duration", "10", "--only", "bytes=8", "--library", "lib.so"]);
+    assert_success(&output);
+    let made = fs::read_dir(bench.directory.path()).unwrap().flatten();
+    let mut runs = made.filter_map(|entry| entry.file_name().into_string().ok());
+    let run = runs.find(|name| name.starts_with("beeline-modes-")).unwrap();
+    assert!(text(&output.stdout).contains(&format!("Samples are in {run}.")), "{}", text(&output.stdout));
+    // At full rate and at a thousand messages a second.
+    let pairs: BTreeSet<String> = bench.pairs(&run).into_iter().map(|(cell, _)| cell).collect();
+    let of = |mode: &str| pairs.iter().filter(|cell| cell.contains(mode)).count();
+    // Lazy is what a cell is that says nothing.
+    let told = (of("/completion=poll"), of("/completion=wait"), of("/pace=1000"), pairs.len());
+    assert_eq!(told, (2, 2, 3, 6), "{pairs:?}");
+    for pair in bench.records(&run).iter().filter(|record| record["event"] == "pair") {
+        for figure in ["p50", "p99", "rate", "cpu-client", "cpu-server"] {
+            for column in ["tcp", "beeline"] {
+                assert!(pair[column][figure].as_f64().is_some_and(|value| value > 0.0), "{figure} of {column}: {pair}");
+            }
+        }
+    }
+    assert!(report_of(&bench.path(&run)).contains("Completion modes"));
+    let output = bench.run(&["--modes", "--json", "--library", "lib.so"]);
+    assert_eq!(output.status.code(), Some(2), "a run of a plan is kept in a directory");
 }
 
 #[test]

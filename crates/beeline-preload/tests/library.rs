@@ -42,6 +42,8 @@ mod rawcalls;
 mod searched;
 #[path = "library/seats.rs"]
 mod seats;
+#[path = "library/shrunk.rs"]
+mod shrunk;
 #[path = "library/tuned.rs"]
 mod tuned;
 

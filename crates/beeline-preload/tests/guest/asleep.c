@@ -3,13 +3,14 @@
  *     asleep serve STYLE COUNT     says its port, and answers COUNT messages of its one client
  *     asleep ask STYLE PORT COUNT
  *
+ * COUNT: 0 means until the standard input of who asks ends.
  * STYLE: how each waits for a message: recv, poll, or epoll by level, edge or oneshot. */
 #define _GNU_SOURCE
 #include <sys/epoll.h>
 
 #include "guest.h"
 
-enum { BYTES = 64 };
+enum { BYTES = 64, LOOK_EVERY = 64 };
 
 struct waiter {
     const char *style;
@@ -32,8 +33,8 @@ static struct waiter waits(const char *style, int fd) {
     return waiter;
 }
 
-/* The next message, after a wait for it. */
-static void receive(struct waiter *waiter, char *message) {
+/* The next message, after a wait for it. Whether there was one: the peer may have ended, where it `may_end`. */
+static int receive(struct waiter *waiter, char *message, int may_end) {
     if (is(waiter, "poll")) {
         struct pollfd entry = {waiter->fd, POLLIN, 0};
         CHECK(poll(&entry, 1, -1) == 1);
@@ -41,10 +42,18 @@ static void receive(struct waiter *waiter, char *message) {
         struct epoll_event events[2];
         CHECK(epoll_wait(waiter->set, events, 2, -1) == 1);
     }
-    CHECK(recv(waiter->fd, message, BYTES, 0) == BYTES);
+    ssize_t received = recv(waiter->fd, message, BYTES, 0);
+    CHECK(received == BYTES || (received == 0 && may_end));
     if (is(waiter, "oneshot")) {
         CHECK(epoll_ctl(waiter->set, EPOLL_CTL_MOD, waiter->fd, &waiter->event) == 0);
     }
+    return received != 0;
+}
+
+/* Whether nobody has a word for this program any more. */
+static int input_has_ended(void) {
+    struct pollfd entry = {0, POLLIN, 0};
+    return poll(&entry, 1, 0) == 1;
 }
 
 static void serve(const char *style, int count) {
@@ -56,8 +65,8 @@ static void serve(const char *style, int count) {
     CHECK(fd >= 0);
     struct waiter waiter = waits(style, fd);
     char message[BYTES];
-    for (int i = 0; i < count; i++) {
-        receive(&waiter, message);
+    for (int i = 0; i < count || count == 0; i++) {
+        if (!receive(&waiter, message, count == 0)) break;
         CHECK(send(fd, message, BYTES, 0) == BYTES);
     }
 }
@@ -69,10 +78,11 @@ static void ask(const char *style, int port, int count) {
     CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
     struct waiter waiter = waits(style, fd);
     char message[BYTES] = "", answer[BYTES];
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count || count == 0; i++) {
+        if (count == 0 && i % LOOK_EVERY == 0 && input_has_ended()) break;
         memcpy(message, &i, sizeof i);
         CHECK(send(fd, message, BYTES, 0) == BYTES);
-        receive(&waiter, answer);
+        CHECK(receive(&waiter, answer, 0));
         CHECK(memcmp(message, answer, BYTES) == 0);
     }
 }
