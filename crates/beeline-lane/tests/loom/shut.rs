@@ -1,6 +1,6 @@
 //! An end that is shut: what it says is found, and who waits for it gets on.
 
-use beeline_lane::{End, Since, Source, flags};
+use beeline_lane::{Armed, End, Since, Source, flags};
 use loom::thread;
 
 use super::calls::Ended;
@@ -46,6 +46,20 @@ fn two_writers_find_the_room_that_an_end_makes_which_reads_no_more() {
         for thread in writers {
             thread.join().unwrap();
         }
+    });
+}
+
+/// Nobody would find the bells that who waits for room leaves at its peer.
+#[test]
+fn who_waits_for_room_leaves_no_bells_at_an_end_that_reads_no_more() {
+    check(2, || {
+        let lane = Lane::new();
+        prefill(&lane, 16);
+        let writer = Holder::new(&lane, End::Client);
+        let before = lane.kernel.lock().unwrap().ends[0].sent;
+        Holder::new(&lane, End::Server).shut(flags::SHUT_RD);
+        assert_eq!(writer.writing(|end| end.arm(&writer)), Ok(Armed::Sleep));
+        assert_eq!(lane.kernel.lock().unwrap().ends[0].sent, before);
     });
 }
 
