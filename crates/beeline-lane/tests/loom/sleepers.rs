@@ -55,7 +55,7 @@ fn a_lone_reader_is_woken_by_each_of_two_writers() {
         let (mut bytes, _) = Holder::alone(&lane, End::Server).recv_all(2);
         bytes.sort_unstable();
         assert_eq!(bytes, [1, 2]);
-        writers.map(|thread| thread.join().unwrap());
+        writers.into_iter().for_each(|thread| thread.join().unwrap());
     });
 }
 
@@ -125,7 +125,7 @@ fn two_waiting_readers_both_hear_of_a_close_that_the_kernel_does_not_tell() {
             thread::spawn(move || reader.await_close())
         });
         Holder::new(&lane, End::Client).close_and_keep();
-        readers.map(|thread| thread.join().unwrap());
+        readers.into_iter().for_each(|thread| thread.join().unwrap());
     });
 }
 
