@@ -93,23 +93,28 @@ fn duplicate(fd: i32, make: impl Fn() -> sys::SysResult) -> Outcome {
             false => meet::with_room(make).into(),
         };
     }
-    let new = {
-        let _changing = changing();
-        let Some(desc) = table::get(fd) else { return Outcome::Kernel };
-        epoll::expose(desc);
-        let new = match make() {
-            Ok(new) => new as i32,
-            Err(errno) => return Outcome::Fail(errno),
-        };
-        if table::set(new, Some(desc)).is_err() {
-            let _ = sys::close(new);
-            return Outcome::fail(libc::EMFILE);
+    match meet::with_room(|| duplicate_known(fd, &make)) {
+        Ok(new) => {
+            stranger::demote_if_stream(new as i32);
+            Outcome::Done(new as isize)
         }
-        epoll::remember(new, desc);
-        new
-    };
-    stranger::demote_if_stream(new);
-    Outcome::Done(new as isize)
+        Err(errno) => Outcome::Fail(errno),
+    }
+}
+
+/// Duplicates what has had a description.
+fn duplicate_known(fd: i32, make: &impl Fn() -> sys::SysResult) -> sys::SysResult {
+    let _changing = changing();
+    // Another thread may have closed it meanwhile.
+    let Some(desc) = table::get(fd) else { return make() };
+    epoll::expose(desc);
+    let new = make()?;
+    if table::set(new as i32, Some(desc)).is_err() {
+        let _ = sys::close(new as i32);
+        return Err(Errno(libc::EMFILE));
+    }
+    epoll::remember(new as i32, desc);
+    Ok(new)
 }
 
 /// `dup2(2)`.
