@@ -44,6 +44,8 @@ mod searched;
 mod seats;
 #[path = "library/shrunk.rs"]
 mod shrunk;
+#[path = "library/standing.rs"]
+mod standing;
 #[path = "library/tuned.rs"]
 mod tuned;
 
@@ -61,7 +63,11 @@ fn converse(mut server: Command, client: impl FnOnce(&str) -> Command) {
 /// Where a living process has its statistics file, if it has one.
 fn statistics(pid: u32) -> PathBuf {
     // SAFETY: no arguments, no effect.
-    let uid = unsafe { libc::geteuid() };
+    statistics_of(pid, unsafe { libc::geteuid() })
+}
+
+/// The same for a process that was this user when it came to have one.
+fn statistics_of(pid: u32, uid: u32) -> PathBuf {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).expect("the process lives");
     let start_ticks = beeline_stats::layout::start_ticks_from_proc_stat(&stat).expect("the kernel's format");
     beeline_stats::layout::file_path(uid, beeline_stats::layout::FileName { pid, start_ticks }).as_str().into()
