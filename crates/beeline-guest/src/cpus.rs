@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use beeline_shm::sys;
 
-/// How long it is believed: some tenths of a second.
+/// How long it is believed: some tenths of a second, a whole one where ticks are nanoseconds.
 const BELIEVED_TICKS: u64 = 1 << 30;
 /// The numbers of so many CPUs are a block.
 const BLOCK: u32 = u64::BITS;

@@ -49,7 +49,7 @@ struct Cpuset(PathBuf);
 
 impl Cpuset {
     /// One that can be made without a change of what others have; why there is none otherwise.
-    fn new() -> Result<Self, String> {
+    fn new(cpus: &[usize]) -> Result<Self, String> {
         let (own, unified) = (Path::new("/sys/fs/cgroup/cpuset"), Path::new("/sys/fs/cgroup"));
         let handed_on = std::fs::read_to_string(unified.join("cgroup.subtree_control")).unwrap_or_default();
         let above = if own.join("cpuset.cpus").exists() {
@@ -67,12 +67,23 @@ impl Cpuset {
         {
             group.write("cpuset.mems", memory.trim());
         }
+        group.is_for_us(cpus)?;
         Ok(group)
+    }
+
+    /// A program of ours is moved into it. Why it cannot be, if that is not allowed here.
+    fn is_for_us(&self, cpus: &[usize]) -> Result<(), String> {
+        let mut program = Command::new("sleep").arg("60").spawn().map_err(|error| format!("sleep: {error}"))?;
+        let moved = std::fs::write(self.0.join("cpuset.cpus"), list(cpus))
+            .and_then(|()| std::fs::write(self.0.join("cgroup.procs"), program.id().to_string()));
+        let _ = program.kill();
+        let _ = program.wait();
+        moved.map_err(|error| format!("{}: {error}", self.0.display()))
     }
 
     /// From now on these programs are in it, and have these CPUs.
     fn hold(&self, pids: [u32; 2], cpus: &[usize]) {
-        self.write("cpuset.cpus", &cpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(","));
+        self.write("cpuset.cpus", &list(cpus));
         pids.iter().for_each(|pid| self.write("cgroup.procs", &pid.to_string()));
     }
 
@@ -87,6 +98,11 @@ impl Drop for Cpuset {
         // Nobody is in it any more.
         let _ = std::fs::remove_dir(&self.0);
     }
+}
+
+/// CPUs as the kernel reads them.
+fn list(cpus: &[usize]) -> String {
+    cpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// What both ends have counted.
@@ -218,7 +234,7 @@ fn nobody_spins_whose_mask_has_shrunk_to_that_of_the_peer() {
 
 #[test]
 fn nobody_spins_whose_group_has_lost_a_cpu() {
-    let (cpus, group) = match two_cpus().and_then(|cpus| Ok((cpus, Cpuset::new()?))) {
+    let (cpus, group) = match two_cpus().and_then(|cpus| Ok((cpus, Cpuset::new(&cpus)?))) {
         Ok(both) => both,
         Err(why) => return println!("skipped: {why}"),
     };

@@ -65,7 +65,11 @@ fn are_mostly(case: &str, options: &str, expected: impl Fn(&[Counts]) -> bool) -
 
 fn is_root() -> bool {
     // SAFETY: no arguments, no effect.
-    unsafe { libc::geteuid() == 0 }
+    let is_root = unsafe { libc::geteuid() == 0 };
+    if !is_root {
+        println!("skipped: only root can become another user");
+    }
+    is_root
 }
 
 /// Who the guest becomes before it connects first, in some cases.

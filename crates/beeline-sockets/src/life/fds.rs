@@ -98,9 +98,13 @@ fn duplicate(fd: i32, make: impl Fn() -> sys::SysResult) -> Outcome {
             stranger::demote_if_stream(new as i32);
             Outcome::Done(new as isize)
         }
+        Err(BEYOND) => Outcome::fail(libc::EMFILE),
         Err(errno) => Outcome::Fail(errno),
     }
 }
+
+/// No duplicate is refused by the kernel with this: its number would be beyond those that we know, and would be so again.
+const BEYOND: Errno = Errno(libc::EOVERFLOW);
 
 /// Duplicates what has had a description.
 fn duplicate_known(fd: i32, make: &impl Fn() -> sys::SysResult) -> sys::SysResult {
@@ -111,7 +115,7 @@ fn duplicate_known(fd: i32, make: &impl Fn() -> sys::SysResult) -> sys::SysResul
     let new = make()?;
     if table::set(new as i32, Some(desc)).is_err() {
         let _ = sys::close(new as i32);
-        return Err(Errno(libc::EMFILE));
+        return Err(BEYOND);
     }
     epoll::remember(new as i32, desc);
     Ok(new)

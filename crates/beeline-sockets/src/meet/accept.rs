@@ -109,7 +109,7 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
 /// the door and take turns at TCP's queue.
 fn has_door(call: &Accepting) -> bool {
     let Accepting { listener, owed_until_ns, .. } = *call;
-    let is_one_of_several = || listener.is_shared() && listener.is_open() && !listener.serves_alone();
+    let is_one_of_several = || listener.is_shared() && listener.may_be_served_by_others();
     listener.door.get().is_some() || listener.lobby.is_occupied() || owed_until_ns != 0 || is_one_of_several()
 }
 

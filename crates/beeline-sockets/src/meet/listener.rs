@@ -261,6 +261,11 @@ impl Listener {
         self.shared_state().is_none_or(|share| !share.servers.any_but(process::identity(), self.serves()))
     }
 
+    /// Whether another process is listed as one that takes clients from the door. It may have been killed since.
+    pub(super) fn may_be_served_by_others(&self) -> bool {
+        self.shared_state().is_some_and(|share| share.servers.lists_another(process::identity()))
+    }
+
     /// Whether two processes or more take clients from the door, whether this is one of them or not.
     pub(super) fn is_served_by_several(&self) -> bool {
         self.shared_state().is_some_and(|share| share.servers.are_several())

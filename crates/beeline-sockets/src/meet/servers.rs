@@ -62,6 +62,12 @@ impl Servers {
         self.places.iter().any(is_other) || self.others.load(Relaxed) > counted()
     }
 
+    /// Whether another process stands here than this one, alive or not: no system call is made.
+    pub(super) fn lists_another(&self, us: u32) -> bool {
+        let is_another = |place: &AtomicU32| ![0, us].contains(&place.load(Relaxed));
+        self.places.iter().any(is_another) || self.others.load(Relaxed) != 0
+    }
+
     /// Whether two serve, or more. Those that have ended leave.
     pub(super) fn are_several(&self) -> bool {
         let listed = self.places.iter().filter(|place| Self::is_alive(place)).take(2).count();
@@ -109,10 +115,10 @@ mod tests {
     fn who_has_ended_serves_no_more_and_who_lives_does() {
         let (servers, us) = (none(), process::identity());
         servers.join(us);
-        assert!(!servers.any_but(us, true) && !servers.are_several());
+        assert!(!servers.any_but(us, true) && !servers.are_several() && !servers.lists_another(us));
         let mut other = Command::new("sleep").arg("100").spawn().unwrap();
         servers.join(identity_of(&other));
-        assert!(servers.any_but(us, true) && servers.are_several());
+        assert!(servers.any_but(us, true) && servers.are_several() && servers.lists_another(us));
         servers.leave(us);
         assert!(servers.any_but(us, false) && !servers.are_several());
         other.kill().unwrap();

@@ -69,9 +69,8 @@ fn patience_ns(listener: &Listener) -> u64 {
 
 /// The app is told of a client now: rule 1.
 pub(super) fn note_told(listener: &Listener) {
-    if listener.told_ns.load(Relaxed) == 0 {
+    if listener.told_ns.compare_exchange(0, kernel::now_ns().max(1), Relaxed, Relaxed).is_ok() {
         listener.told_tid.store(thread::tid(), Relaxed);
-        let _ = listener.told_ns.compare_exchange(0, kernel::now_ns().max(1), Relaxed, Relaxed);
     }
 }
 
