@@ -103,7 +103,7 @@ fn duplicate(fd: i32, make: impl Fn() -> sys::SysResult) -> Outcome {
     }
 }
 
-/// No duplicate is refused by the kernel with this: its number would be beyond those that we know, and would be so again.
+/// The kernel refuses no duplicate with this: the number would be beyond those that we know, and would be so again.
 const BEYOND: Errno = Errno(libc::EOVERFLOW);
 
 /// Duplicates what has had a description.
