@@ -152,9 +152,88 @@ static void a_sender_waits_for_the_kernel_s_memory(void) {
     CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
 }
 
+/* ---- processes that share a connection ---- */
+
+static void await(int pipe) {
+    char byte;
+    CHECK(read(pipe, &byte, 1) == 1);
+}
+
+static void tell(int pipe) {
+    CHECK(write(pipe, "x", 1) == 1);
+}
+
+static void *gives_it_to_a_stream(void *fd) {
+    CHECK(dup2(*(int *)fd, 1) == 1);
+    return NULL;
+}
+
+/* Gives a connection to its standard output. It is held up in the middle of that, where the gate of a relay gets its name,
+   until another process has done the same, or waits for it. */
+static void gives_slowly(int fd, int begun, int other_is_done) {
+    enum { BYTES_OF_NAME = 35, OTHER_MS = 100 };
+    pthread_t giver;
+    unsigned long long held = 0;
+    struct pollfd look = {other_is_done, POLLIN, 0};
+    int asked = getenv("GUEST_EXPECTS_LANES") ? hold_calls(SYS_bind, BYTES_OF_NAME) : -1;
+    CHECK(pthread_create(&giver, NULL, gives_it_to_a_stream, &fd) == 0);
+    if (asked >= 0) CHECK(is_asked(asked, 20000, &held));
+    tell(begun);
+    CHECK(raw(SYS_poll, (long)&look, 1, OTHER_MS, 0, 0) >= 0);
+    if (asked >= 0) answer(asked, held, 0);
+    CHECK(pthread_join(giver, NULL) == 0);
+    CHECK(!is_lane(1) && write(1, "slow\n", 5) == 5);
+    CHECK(close(1) == 0 && close(fd) == 0);
+}
+
+static __attribute__((noinline)) pid_t starts_echo(int fd) {
+    pid_t child = vfork();
+    if (child == 0) {
+        dup2(fd, 1);
+        execl("/bin/echo", "echo", "fast", NULL);
+        _exit(127);
+    }
+    CHECK(child > 0);
+    return child;
+}
+
+/* Both have it then, as the parent of a vfork has that gave it to a program. */
+static void two_give_one_connection_to_streams_at_once(void) {
+    for (int of_vfork = 0; of_vfork < 2; of_vfork++) {
+        int ends[2], begun[2], done_here[2], over[2];
+        char said[11] = "";
+        pair(ends);
+        CHECK(pipe(begun) == 0 && pipe(done_here) == 0 && pipe(over) == 0);
+        pid_t slow = fork();
+        CHECK(slow >= 0);
+        if (slow == 0) {
+            CHECK(close(ends[0]) == 0);
+            gives_slowly(ends[1], begun[1], done_here[0]);
+            await(over[0]);
+            _exit(0);
+        }
+        await(begun[0]);
+        if (of_vfork) {
+            CHECK(status_of(starts_echo(ends[1])) == 0);
+        } else {
+            int kept = dup(1);
+            CHECK(dup2(ends[1], 1) == 1 && !is_lane(1) && write(1, "fast\n", 5) == 5);
+            CHECK(dup2(kept, 1) == 1 && close(kept) == 0);
+        }
+        tell(done_here[1]);
+        CHECK(close(ends[1]) == 0);
+        CHECK(recv(ends[0], said, 10, MSG_WAITALL) == 10 && strstr(said, "fast\n") && strstr(said, "slow\n"));
+        /* Nobody has it any more, and both live. */
+        CHECK(read(ends[0], said, 1) == 0);
+        tell(over[1]);
+        CHECK(status_of(slow) == 0 && close(ends[0]) == 0);
+    }
+}
+
 static const struct guest_case CASES[] = {
     CASE(a_number_that_is_taken_away_is_left_alone),
     CASE(a_sender_waits_for_the_kernel_s_memory),
+    CASE(two_give_one_connection_to_streams_at_once),
 };
 
 int main(int argc, char **argv) {

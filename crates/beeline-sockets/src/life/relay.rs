@@ -11,7 +11,8 @@
 //! 1. A description is demoted once, for all its holders, and never back.
 //! 2. The demoter holds `changing::changing` and both locks of its description, and the side's when others share it. So
 //!    nobody is in the middle of an operation; what was sent is in the ring, and what was not yet received is there for
-//!    the relay to find.
+//!    the relay to find. Several holders may begin at once: who has the locks first looks at the list of sharers and
+//!    makes the gate only then, and the others, who stand on that list, follow.
 //! 3. The TCP connection has the addresses that the app has seen, as far as the kernel can be made to agree ([`pair`]).
 //! 4. The relay is nobody's child, keeps none of the app's descriptors and memory, takes no signals and ends by itself
 //!    ([`process`], [`pump`]).
@@ -38,6 +39,7 @@ use self::pump::Relay;
 use crate::desc::{Desc, Kind, RxGuard, TxGuard};
 use crate::follow::{self, follow_if_relayed};
 use crate::io::Anchor;
+use crate::process::{identity, is_guest_of_parent};
 use crate::side::{SideState, state};
 use crate::{changing, epoll, kernel, meet, slots, stats, table};
 
@@ -49,11 +51,23 @@ const SIDE_BYTES: usize = 4096;
 ///
 /// No lock may be held. Blocks for as long as it takes to make a process.
 pub(crate) fn demote(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
-    if crate::process::is_guest_of_parent() {
+    if is_guest_of_parent() {
         return Err(Reason::VforkChild);
     }
     // What another holder has demoted is gone for after, without keeping others from their changes.
     let _ = follow_if_relayed(fd, desc);
+    let demoted = demote_here(fd, desc);
+    if demoted.is_err() {
+        // Another holder may have been first.
+        let _ = follow_if_relayed(fd, desc);
+        if desc.kind() == Kind::Tcp {
+            return Ok(());
+        }
+    }
+    demoted
+}
+
+fn demote_here(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
     let _changing = changing::changing();
     if !table::leads_to(fd, desc) || !desc.is_lane() {
         return if desc.kind() == Kind::Tcp { Ok(()) } else { Err(Reason::RelayFailed) };
@@ -64,14 +78,11 @@ pub(crate) fn demote(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
     let side = desc.side();
     let pair = pair::connect(side.local.get(), side.remote.get(), side.family.load(Relaxed) as i32)?;
     table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
-    let switched = gate(desc).and_then(|gate| switch(fd, desc, &pair, Attendance::at(gate.as_ref(), &pair.app)));
+    let switched = switch(fd, desc, &pair);
     table::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
     if switched.is_ok() {
         slots::close_slot(desc);
         stats::count(Counter::Relays, 1);
-    } else if desc.shared.load(Relaxed) {
-        // The process has left the end for the relay, and has it still.
-        side.join(crate::process::identity());
     }
     switched
 }
@@ -121,29 +132,15 @@ pub fn has_left_lanes() -> bool {
     LEFT.load(Relaxed)
 }
 
-/// Where other holders can come for the app's end of the pair, if there are any.
-fn gate(desc: &'static Desc) -> Result<Option<Fd>, Reason> {
-    let side = desc.side();
-    if !desc.shared.load(Relaxed) {
-        return Ok(None);
-    }
-    gate::await_children(side);
-    if !side.knows_all_sharers() {
-        return Err(Reason::RelayFailed);
-    }
-    side.leave(crate::process::identity());
-    if side.lists_nobody() {
-        return Ok(None);
-    }
-    gate::make_gate(side).map(Some)
-}
-
 /// Starts the relay and puts the app's end of the pair in the anchor's place.
-fn switch(fd: i32, desc: &'static Desc, pair: &Pair, attendance: Attendance) -> Result<(), Reason> {
+fn switch(fd: i32, desc: &'static Desc, pair: &Pair) -> Result<(), Reason> {
     if !table::may_be_put_under(fd, desc, pair.app.get()) {
         return Err(Reason::RelayFailed);
     }
-    let both = begin(fd, desc, pair, attendance)?;
+    if desc.shared.load(Relaxed) {
+        gate::await_children(desc.side());
+    }
+    let both = begin(fd, desc, pair)?;
     // From here on the end is the relay's, and so is this process's part in it.
     desc.shared.store(true, Relaxed);
     table::put_under(fd, desc, pair.app.get());
@@ -155,26 +152,56 @@ fn switch(fd: i32, desc: &'static Desc, pair: &Pair, attendance: Attendance) -> 
 }
 
 /// Starts the relay: from then on the end is the relay's alone. Both directions are locked for the caller.
-fn begin(fd: i32, desc: &'static Desc, pair: &Pair, attendance: Attendance) -> Result<(TxGuard, RxGuard), Reason> {
+fn begin(fd: i32, desc: &'static Desc, pair: &Pair) -> Result<(TxGuard, RxGuard), Reason> {
     let Some((tx, rx)) = desc.lock_tx_and_rx() else { return Err(Reason::RelayFailed) };
     let side = tx.side;
     // Threads that sleep on the anchor could miss that it is not theirs any more: the relay takes bells meant for them.
     if desc.keepers.pins() != 0 || side.is(state::POISONED) {
         return Err(Reason::RelayFailed);
     }
-    prepare(fd, side, pair.app.get());
-    side.mark(state::RELAYED);
-    if let Err(reason) = start(fd, desc, side, pair.ours.get(), attendance) {
-        side.state.fetch_and(!state::RELAYED, Relaxed);
-        return Err(reason);
-    }
+    let others_may_come = start_with_gate(fd, desc, side, pair)?;
     // Signals come from the socket now.
     kernel::disown(fd);
-    if attendance.is_open() {
+    if others_may_come {
         // Writers of other processes that wait for room.
         Anchor(fd).unplug();
     }
     Ok((tx, rx))
+}
+
+/// Starts the relay, with a gate if there are other holders. Whether there is one. Both directions are locked.
+fn start_with_gate(fd: i32, desc: &'static Desc, side: &'static SideState, pair: &Pair) -> Result<bool, Reason> {
+    let gate = gate(desc, side)?;
+    let attendance = Attendance::at(gate.as_ref(), &pair.app);
+    prepare(fd, side, pair.app.get());
+    side.mark(state::RELAYED);
+    if let Err(reason) = start(fd, desc, side, pair.ours.get(), attendance) {
+        side.state.fetch_and(!state::RELAYED, Relaxed);
+        if desc.shared.load(Relaxed) {
+            side.join(identity());
+        }
+        return Err(reason);
+    }
+    Ok(attendance.is_open())
+}
+
+/// Where other holders can come for the app's end of the pair, if there are any. This process leaves their list, unless
+/// it is the child of a `vfork`: then it is its parent that stands there, and follows.
+fn gate(desc: &'static Desc, side: &SideState) -> Result<Option<Fd>, Reason> {
+    let is_guest = is_guest_of_parent();
+    if !is_guest && !desc.shared.load(Relaxed) {
+        return Ok(None);
+    }
+    if !side.knows_all_sharers() {
+        return Err(Reason::RelayFailed);
+    }
+    if !is_guest {
+        side.leave(identity());
+    }
+    if side.lists_nobody() {
+        return Ok(None);
+    }
+    gate::make_gate(side).map(Some).inspect_err(|_| side.join(identity()))
 }
 
 /// Gives the socket what the app has set on the connection.

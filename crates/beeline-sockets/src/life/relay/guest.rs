@@ -9,9 +9,7 @@ use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use beeline_shm::Fd;
 use beeline_stats::{Counter, Reason};
 
-use super::begin;
-use super::gate::{self, Attendance};
-use super::pair;
+use super::{begin, gate, pair};
 use crate::desc::Desc;
 use crate::life::handover::stays_open;
 use crate::life::open_fds;
@@ -25,13 +23,15 @@ use crate::{follow, kernel, process, stats};
 /// # Errors
 /// Why its numbers still lead to the anchor.
 pub(crate) fn demote(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
-    let socket = if desc.side().is(state::RELAYED) {
-        // For another child of the same parent.
-        follow::ask(&desc.side().gate, follow::BRIEF_NS).ok_or(Reason::RelayFailed)?
-    } else {
-        start(fd, desc)?
+    let side = desc.side();
+    let is_relayed = || side.is(state::RELAYED);
+    let started = if is_relayed() { Err(Reason::RelayFailed) } else { start(fd, desc) };
+    let socket = match started {
+        // For another child of the same parent, or by another holder.
+        Err(_) if is_relayed() => follow::ask(&side.gate, follow::BRIEF_NS).ok_or(Reason::RelayFailed)?,
+        started => started?,
     };
-    let cookie = desc.side().origin.anchor_cookie.load(Relaxed);
+    let cookie = side.origin.anchor_cookie.load(Relaxed);
     put_under_all(socket.get(), fd, cookie);
     if is_it(fd, cookie) { Err(Reason::RelayFailed) } else { Ok(()) }
 }
@@ -91,8 +91,7 @@ fn start_shared(fd: i32, desc: &'static Desc, side: &'static SideState) -> Resul
         lane.spoil();
     }
     let pair = pair::connect(side.local.get(), side.remote.get(), side.family.load(Relaxed) as i32)?;
-    let gate = gate::make_gate(side)?;
-    begin(fd, desc, &pair, Attendance::at(Some(&gate), &pair.app))?;
+    begin(fd, desc, &pair)?;
     stats::count(Counter::Relays, 1);
     Ok(pair.app)
 }
