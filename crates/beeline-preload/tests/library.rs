@@ -219,7 +219,8 @@ cases! { adversity:
 cases! { held:
     a_number_that_is_taken_away_is_left_alone
     a_sender_waits_for_the_kernel_s_memory
-    two_give_one_connection_to_streams_at_once;
+    two_give_one_connection_to_streams_at_once
+    who_stands_in_a_send_holds_up_no_change;
 }
 
 cases! { exact:

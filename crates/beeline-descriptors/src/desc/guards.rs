@@ -185,18 +185,24 @@ impl Desc {
         Ok(guard)
     }
 
-    /// Locks both directions; waits for neither with the other one locked.
-    pub fn lock_tx_and_rx(&'static self) -> Option<(TxGuard, RxGuard)> {
-        let mut wait = Wait::default();
+    /// Locks both directions; waits for neither with the other one locked, and for so many naps at most in all while
+    /// another process has one of them.
+    pub fn lock_tx_and_rx_within(&'static self, naps: u32) -> Option<(TxGuard, RxGuard)> {
+        let (mut wait, mut left) = (Wait::default(), naps);
+        let mut goes_on = || {
+            let more = left.checked_sub(1);
+            left = more.unwrap_or(0);
+            more.is_some()
+        };
         loop {
-            let tx = self.lock_tx()?;
+            let tx = self.await_tx(|_| goes_on()).ok()?;
             match self.try_rx() {
                 Ok(rx) => return Some((tx, rx)),
-                Err(Unlocked::Gone) => return None,
-                Err(Unlocked::Busy(pin)) => {
+                Err(Unlocked::Busy(pin)) if goes_on() => {
                     drop(tx);
                     pin.desc().side().rx_lock.nap(&mut wait);
                 }
+                Err(_) => return None,
             }
         }
     }
@@ -323,6 +329,7 @@ mod tests {
     use beeline_meeting::pool;
     use beeline_shm::SideMemory;
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use std::sync::mpsc::channel;
 
     /// One end of a lane, which processes share.
     fn shared_end(cookie: u64) -> &'static Desc {
@@ -351,6 +358,28 @@ mod tests {
         });
         holder.join().unwrap();
         assert_ne!(desc.lane().urgent(End::Client), 0);
+    }
+
+    #[test]
+    fn who_wants_both_directions_does_not_wait_for_ever_for_a_holder_of_one() {
+        const NAPS: u32 = 3;
+        let desc = shared_end(31);
+        for lock in [&desc.side().tx_lock, &desc.side().rx_lock] {
+            let (held, is_held) = channel();
+            let (end, is_over) = channel::<()>();
+            let holder = std::thread::spawn(move || {
+                let guard = lock.try_lock().unwrap();
+                held.send(()).unwrap();
+                let _ = is_over.recv();
+                drop(guard);
+            });
+            is_held.recv().unwrap();
+            assert!(desc.lock_tx_and_rx_within(NAPS).is_none());
+            assert_eq!(desc.keepers.pins(), 0);
+            drop(end);
+            holder.join().unwrap();
+            assert!(desc.lock_tx_and_rx_within(NAPS).is_some());
+        }
     }
 
     #[test]

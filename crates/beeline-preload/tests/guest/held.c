@@ -1,6 +1,7 @@
 /* A program whose calls the kernel holds up, or answers otherwise, at moments that matter. */
 #define _GNU_SOURCE
 #include "guest.h"
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/ioctl.h>
 #include <time.h>
@@ -230,12 +231,90 @@ static void two_give_one_connection_to_streams_at_once(void) {
     }
 }
 
+static void *sends_urgently(void *fd) {
+    CHECK(send(*(int *)fd, "!", 1, MSG_OOB) == 1);
+    called = 1;
+    return NULL;
+}
+
+/* It stands still in the middle of the call, as if it had been stopped, until it is told to go on. */
+static void stands_in_a_send(int fd, int stands, int go) {
+    pthread_t sender;
+    unsigned long long held = 0;
+    called = 0;
+    /* What Beeline itself sends is one byte long. */
+    int asked = getenv("GUEST_EXPECTS_LANES") ? hold_calls(SYS_sendto, 1) : -1;
+    CHECK(pthread_create(&sender, NULL, sends_urgently, &fd) == 0);
+    if (asked >= 0) CHECK(is_asked(asked, 20000, &held));
+    tell(stands);
+    await(go);
+    if (asked >= 0) answer(asked, held, 0);
+    while (asked >= 0 && !called)
+        if (is_asked(asked, 10, &held)) answer(asked, held, 0);
+    CHECK(pthread_join(sender, NULL) == 0);
+}
+
+/* As a program that has inherited a connection. */
+static int goes_on(int fd, int begun, int go) {
+    tell(begun);
+    await(go);
+    CHECK(write(fd, "heir", 4) == 4);
+    return 0;
+}
+
+static pid_t starts_an_heir(int fd, int begun, int go) {
+    char numbers[3][12];
+    int given[3] = {fd, begun, go};
+    for (int i = 0; i < 3; i++) snprintf(numbers[i], sizeof numbers[i], "%d", given[i]);
+    pid_t heir = fork();
+    CHECK(heir >= 0);
+    if (heir == 0) {
+        execl("/proc/self/exe", "held", "goes_on", numbers[0], numbers[1], numbers[2], NULL);
+        _exit(127);
+    }
+    return heir;
+}
+
+/* Those with whom it shares the connection give that to their streams, or leave it, and begin as programs that have it. */
+static void who_stands_in_a_send_holds_up_no_change(void) {
+    int ends[2], stands[2], go[2], begun[2], on[2], one = 1;
+    pair(ends);
+    CHECK(pipe(stands) == 0 && pipe(go) == 0 && pipe(begun) == 0 && pipe(on) == 0);
+    /* So the sender tells of its byte before it is there. */
+    CHECK(setsockopt(ends[0], SOL_SOCKET, SO_OOBINLINE, &one, sizeof one) == 0);
+    CHECK(fcntl(ends[0], F_SETOWN, getpid()) == 0 && fcntl(ends[0], F_SETFD, FD_CLOEXEC) == 0);
+    pid_t sender = fork();
+    CHECK(sender >= 0);
+    if (sender == 0) {
+        CHECK(close(ends[0]) == 0);
+        stands_in_a_send(ends[1], stands[1], go[0]);
+        _exit(0);
+    }
+    await(stands[0]);
+    int kept = dup(1);
+    CHECK(dup2(ends[1], 1) == 1 && (is_lane(1) || getenv("GUEST_EXPECTS_LANES") == NULL));
+    CHECK(dup2(kept, 1) == 1);
+    pid_t heir = starts_an_heir(ends[1], begun[1], on[0]);
+    await(begun[0]);
+    tell(go[1]);
+    CHECK(status_of(sender) == 0);
+    hears(ends[0], "!");
+    tell(on[1]);
+    hears(ends[0], "heir");
+    CHECK(status_of(heir) == 0);
+    CHECK(dup2(ends[1], 1) == 1 && !is_lane(1) && write(1, "stream", 6) == 6);
+    hears(ends[0], "stream");
+    CHECK(dup2(kept, 1) == 1 && close(ends[1]) == 0 && read(ends[0], &one, 1) == 0);
+}
+
 static const struct guest_case CASES[] = {
     CASE(a_number_that_is_taken_away_is_left_alone),
     CASE(a_sender_waits_for_the_kernel_s_memory),
     CASE(two_give_one_connection_to_streams_at_once),
+    CASE(who_stands_in_a_send_holds_up_no_change),
 };
 
 int main(int argc, char **argv) {
+    if (argc == 5 && strcmp(argv[1], "goes_on") == 0) return goes_on(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]));
     return run_case(CASES, sizeof CASES / sizeof *CASES, argc, argv);
 }

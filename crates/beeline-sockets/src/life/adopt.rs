@@ -8,7 +8,7 @@
 //! 3. Only then the loan is taken; without one the end is left alone.
 //! 4. A thread that `execve` ended may have held a lock of the side or been in the middle of an operation: both
 //!    directions are brought up to date before the first use. A lock that seems to be held by this very thread is a
-//!    dead one's.
+//!    dead one's. What another process is at work with is left to that: it has seen what a dead thread left there.
 //!
 //! An anchor that cannot be taken over becomes an orphan ([`crate::orphan`]). Parts that belong to no anchor are given
 //! back, with their loan, unless that may be another program's (rule 7 of [`super::handover`]).
@@ -28,6 +28,9 @@ use crate::{io, kernel, meet, orphan, process, table};
 
 /// Descriptors that are looked at without memory from the kernel.
 const FEW: usize = 64;
+
+/// Naps for which the other holders of an end are waited for: one that is stopped in its work holds nobody up.
+const NAPS: u32 = 20;
 
 /// A descriptor that may belong to an end.
 #[derive(Clone, Copy)]
@@ -267,10 +270,11 @@ fn install(
 }
 
 fn bring_up_to_date(fd: i32, desc: &'static Desc) {
-    let sound = desc.lock_tx().is_none_or(|guard| guard.writer().recover().is_ok());
+    let goes_on = |naps| naps < NAPS;
+    let sound = desc.await_tx(goes_on).ok().is_none_or(|guard| guard.writer().recover().is_ok());
     let anchor = io::Anchor(fd);
     let sound = sound
-        && desc.lock_rx().is_none_or(|guard| {
+        && desc.await_rx(goes_on).ok().is_none_or(|guard| {
             let reader = guard.reader();
             // For what knows nothing of lanes, as an epoll set that the last program kept: the kernel tells of what
             // comes next.

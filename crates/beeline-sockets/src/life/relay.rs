@@ -43,6 +43,10 @@ use crate::process::{identity, is_guest_of_parent};
 use crate::side::{SideState, state};
 use crate::{changing, epoll, kernel, meet, slots, stats, table};
 
+/// Naps of a millisecond for which the other holders of an end are waited for, as it is done in the middle of a change:
+/// one that has lost its CPU while it copies goes on in that time, and one that is stopped there holds nobody up.
+const NAPS: u32 = (follow::BRIEF_NS / 1_000_000) as u32;
+
 /// Bytes of a side's page.
 const SIDE_BYTES: usize = 4096;
 
@@ -153,7 +157,7 @@ fn switch(fd: i32, desc: &'static Desc, pair: &Pair) -> Result<(), Reason> {
 
 /// Starts the relay: from then on the end is the relay's alone. Both directions are locked for the caller.
 fn begin(fd: i32, desc: &'static Desc, pair: &Pair) -> Result<(TxGuard, RxGuard), Reason> {
-    let Some((tx, rx)) = desc.lock_tx_and_rx() else { return Err(Reason::RelayFailed) };
+    let Some((tx, rx)) = desc.lock_tx_and_rx_within(NAPS) else { return Err(Reason::RelayFailed) };
     let side = tx.side;
     // Threads that sleep on the anchor could miss that it is not theirs any more: the relay takes bells meant for them.
     if desc.keepers.pins() != 0 || side.is(state::POISONED) {
