@@ -18,7 +18,8 @@
 //!    has the program's socket any more ([`widowed`]).
 //! 6. Both descriptors are watched for edges. The relay sleeps only after both directions have moved all they could:
 //!    out of an empty ring or into a full socket, out of an empty socket or into a full ring, with the lane's wake
-//!    words armed for what it waits for there.
+//!    words armed for what it waits for there. A ring that was full and is not any more needs another turn: what is
+//!    left in the socket has had its edge.
 //! 7. As long as other holders may come for the program's socket ([`crate::follow`]) the relay attends to them, even
 //!    when there is nothing to pump, and leaves one bell in the anchor that wakes those who sleep on it.
 //! 8. It spins before it sleeps by the same account as a blocked call ([`crate::wait`]), but what it looks at
@@ -89,6 +90,8 @@ struct Pump {
     peer_gone: bool,
     /// The socket takes no more at the moment.
     socket_full: bool,
+    /// The ring took no more when it was last looked at, and the socket may have more for it.
+    ring_full: bool,
     /// The socket has reported a reset.
     socket_failed: bool,
     spin_ns: u64,
@@ -113,18 +116,7 @@ impl Relay {
 
     /// Pumps until both directions are over.
     pub(super) fn pump(&self) {
-        let mut pump = Pump {
-            relay: *self,
-            outward: State::Open,
-            inward: State::Open,
-            peer_gone: false,
-            socket_full: false,
-            socket_failed: false,
-            spin_ns: self.spin_ns_max,
-            skipped: 0,
-            widowed: Widowed::NOT_YET,
-        };
-        pump.run();
+        Pump::new(*self).run();
     }
 }
 
@@ -132,6 +124,21 @@ const ANCHOR: u64 = 0;
 const SOCKET: u64 = 1;
 
 impl Pump {
+    fn new(relay: Relay) -> Self {
+        Self {
+            relay,
+            outward: State::Open,
+            inward: State::Open,
+            peer_gone: false,
+            socket_full: false,
+            ring_full: false,
+            socket_failed: false,
+            spin_ns: relay.spin_ns_max,
+            skipped: 0,
+            widowed: Widowed::NOT_YET,
+        }
+    }
+
     fn run(&mut self) {
         // Urgent bytes are passed on as such; what the program makes of them is its socket's affair.
         // A fault is found again by the first look.
@@ -318,10 +325,11 @@ impl Pump {
             }
             let Ok((free, position)) = self.writer().rewound_room() else { return Moved::Reset };
             let no_reader = self.peer_reads_no_more();
+            self.ring_full = free == 0 && !no_reader;
             let mut nowhere = 0u8;
             let to = match no_reader {
                 true => [(&raw mut nowhere, 1), (core::ptr::null_mut(), 0)],
-                false if free == 0 => return moved,
+                false if self.ring_full => return moved,
                 false if self.at_mark() => match self.move_urgent_inward() {
                     Moved::Reset => return Moved::Reset,
                     _ => {
@@ -446,3 +454,6 @@ fn transfer(number: libc::c_long, socket: i32, pieces: [(*mut u8, usize); 2]) ->
     // SAFETY: the pieces lie within the mapped lane or are the caller's own; message and iovecs are live.
     unsafe { call(number, [socket as usize, (&raw mut message) as usize, flags as usize, 0, 0, 0]) }
 }
+
+#[cfg(test)]
+mod tests;

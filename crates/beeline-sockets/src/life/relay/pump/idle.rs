@@ -55,7 +55,12 @@ impl Pump {
                 Err(fault) => return self.faulted(fault),
             }
         }
-        if self.inward == State::Open && self.writer().free() == Ok(0) {
+        let free = self.writer().free();
+        if self.inward == State::Open && self.ring_full && free != Ok(0) {
+            // The peer has read since the last turn, and will not say so: it was not asked to. Nor will the socket.
+            return Moved::Some;
+        }
+        if self.inward == State::Open && free == Ok(0) {
             match self.writer().arm(&self.bells()) {
                 Ok(Armed::Ready) => return Moved::Some,
                 // The kernel tells of room there whether there is any or not.
