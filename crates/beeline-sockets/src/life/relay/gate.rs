@@ -1,7 +1,12 @@
 //! The relay's part of what [`crate::follow`] is about: the gate, and who may still come.
+//!
+//! Everybody on the host can read the gate's name (/proc/net/unix) and send there. What a stranger sends, the kernel
+//! drops where it is sent ([`guard`]): it takes nobody's room in the queue, and no descriptor comes to the relay, which
+//! would have to close it, for as long as the stranger likes (a socket that lingers, a file of FUSE).
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use beeline_meeting::trust;
 use beeline_shm::Fd;
 use beeline_shm::sys::{self, call};
 use beeline_stats::Reason;
@@ -24,8 +29,34 @@ pub(super) fn make_gate(side: &SideState) -> Result<Fd, Reason> {
     side.gate.answer.store(answer, Relaxed);
     let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     let socket = Fd::own(kernel::socket(libc::AF_UNIX, kind, 0).map_err(|_| Reason::DescriptorsShort)? as i32);
+    guard(socket.get(), question);
     let bound = name(&side.gate).is_some_and(|name| kernel::bind(socket.get(), &name).is_ok());
     bound.then_some(socket).ok_or(Reason::RelayFailed)
+}
+
+/// Lets nothing in but what is as long as a message and begins with the question, and no descriptors, as far as this
+/// kernel can. To be called before the gate has a name.
+fn guard(gate: i32, question: u64) {
+    const LENGTH: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_LEN;
+    const WORD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    const UNLESS: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    const END: u32 = libc::BPF_RET | libc::BPF_K;
+    let step = |code: u32, k: u32, jf: u8| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+    // The filter reads in the order of the network.
+    let wanted = u64::from_be_bytes(question.to_ne_bytes());
+    let program = [
+        step(LENGTH, 0, 0),
+        step(UNLESS, size_of::<Message>() as u32, 5),
+        step(WORD, 0, 0),
+        step(UNLESS, (wanted >> u32::BITS) as u32, 3),
+        step(WORD, 4, 0),
+        step(UNLESS, wanted as u32, 1),
+        step(END, u32::MAX, 0),
+        step(END, 0, 0),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+    let _ = kernel::setsockopt(gate, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter);
+    let _ = trust::refuse_rights(gate);
 }
 
 /// Waits until children that are just being made have listed themselves. What has not then was never made.
@@ -154,7 +185,8 @@ impl Attendance {
             (&raw mut from.storage) as usize,
             (&raw mut from.length) as usize,
         ];
-        // SAFETY: room for a message and an address. Descriptors that come along the kernel drops.
+        // SAFETY: room for a message and an address. Descriptors that come along the kernel drops; the guard lets in
+        // nobody who sends any.
         let Ok(length) = (unsafe { call(libc::SYS_recvfrom, args) }) else { return false };
         if length != size_of::<Message>() || message.secret != side.gate.question.load(Relaxed) {
             return true;
@@ -200,6 +232,9 @@ mod tests {
     use super::*;
     use crate::{follow, process};
     use beeline_shm::SideMemory;
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::{UnixDatagram, UnixStream};
     use std::process::{Child, Command};
 
     const PATIENCE_MS: i32 = 20_000;
@@ -210,12 +245,73 @@ mod tests {
         (child, identity)
     }
 
+    fn side() -> &'static SideState {
+        let (memory, _) = SideMemory::create().unwrap();
+        // SAFETY: a side consists of atomics only and is valid when zeroed; it stays mapped.
+        unsafe { memory.as_ref() }
+    }
+
+    /// What comes out of the gate.
+    fn comes_in(gate: &Fd) -> Option<[u8; 16]> {
+        let mut bytes = [0; 16];
+        (kernel::recv(gate.get(), &mut bytes, libc::MSG_DONTWAIT) == Ok(16)).then_some(bytes)
+    }
+
+    /// Sends bytes to the gate, with a descriptor that is closed here then. Whether it is closed everywhere.
+    fn send_with_socket(side: &SideState, bytes: &mut [u8]) -> bool {
+        let stranger = UnixDatagram::unbound().unwrap();
+        let (mut kept, sent) = UnixStream::pair().unwrap();
+        kept.set_nonblocking(true).unwrap();
+        let mut control = Control::empty();
+        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let mut message = message_with(&mut part, &mut control, sent.as_raw_fd());
+        let mut to = name(&side.gate).unwrap();
+        (message.msg_name, message.msg_namelen) = ((&raw mut to.storage).cast(), to.length);
+        // A kernel that lets no descriptors in says so.
+        // SAFETY: address, part and control data are live and of the lengths given.
+        let _ = unsafe { kernel::sendmsg(stranger.as_raw_fd(), &message, libc::MSG_DONTWAIT) };
+        drop(sent);
+        kept.read(&mut [0]).is_ok_and(|count| count == 0)
+    }
+
+    #[test]
+    fn what_strangers_send_never_comes_into_the_gate() {
+        let side = side();
+        let gate = make_gate(side).ok().unwrap();
+        let mut right = [0; 16];
+        right[..8].copy_from_slice(&side.gate.question.load(Relaxed).to_ne_bytes());
+        right[8..].copy_from_slice(b"sharer's");
+        let mut strange = vec![vec![], vec![0; 16], right[..15].to_vec(), [&right[..], &[0]].concat()];
+        for place in 0..8 {
+            let mut almost = right.to_vec();
+            almost[place] ^= 1;
+            strange.push(almost);
+        }
+        let to = name(&side.gate).unwrap();
+        let say = |bytes: &[u8]| {
+            let stranger = UnixDatagram::unbound().unwrap();
+            kernel::connect(stranger.as_raw_fd(), &to).unwrap();
+            assert_eq!(kernel::send(stranger.as_raw_fd(), bytes, libc::MSG_DONTWAIT), Ok(bytes.len()));
+        };
+        // A kernel that keeps descriptors out by itself is tried without that, too.
+        for refuses in [true, false] {
+            if !refuses {
+                trust::accept_rights(gate.get());
+            }
+            for bytes in &mut strange {
+                say(bytes);
+                assert!(send_with_socket(side, bytes), "{bytes:?}: the descriptor is on its way to the relay");
+                assert_eq!(kernel::poll_now(gate.get(), libc::POLLIN), 0, "{bytes:?}");
+            }
+            say(&right);
+            assert_eq!((comes_in(&gate), comes_in(&gate)), (Some(right), None));
+        }
+    }
+
     #[test]
     fn who_comes_in_the_place_of_another_is_watched() {
         process::become_owner();
-        let (memory, _) = SideMemory::create().unwrap();
-        // SAFETY: a side consists of atomics only and is valid when zeroed; it stays mapped.
-        let side: &'static SideState = unsafe { memory.as_ref() };
+        let side = side();
         let gate = make_gate(side).ok().unwrap();
         let app = kernel::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).unwrap() as i32;
         let app = Fd::own(app);
