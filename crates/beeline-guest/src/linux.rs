@@ -40,6 +40,9 @@ pub const FIOGETOWN: u64 = 0x8903;
 pub const SIOCGPGRP: u64 = 0x8904;
 pub const SIOCATMARK: u64 = 0x8905;
 
+// linux/nsfs.h. The same since Linux 3.8.
+pub const PID_NS_INIT_INO: u32 = 0xEFFF_FFFC;
+
 // linux/errqueue.h
 pub const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
 pub const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;

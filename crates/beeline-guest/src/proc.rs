@@ -5,6 +5,8 @@ use core::ffi::CStr;
 use beeline_shm::Fd;
 use beeline_shm::sys::{self, call};
 
+use crate::linux::PID_NS_INIT_INO;
+
 /// Reads the beginning of a file. `None` when it cannot be opened or read.
 pub fn read<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
@@ -114,6 +116,12 @@ pub fn state_of(tid: u32) -> Option<u8> {
 /// The inode of the process's pid namespace, 0 if unknown.
 pub(crate) fn pid_namespace() -> u32 {
     inode_of(c"/proc/self/ns/pid")
+}
+
+/// Whether the process is in the host's own pid namespace, which does not end before the host does, as far as /proc
+/// tells.
+pub fn is_in_first_pid_namespace() -> bool {
+    pid_namespace() == PID_NS_INIT_INO
 }
 
 /// Whether what this thread forks is in the process's own pid namespace (unshare(2), setns(2)), as far as /proc tells.

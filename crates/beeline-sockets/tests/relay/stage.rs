@@ -157,15 +157,6 @@ pub fn close(fd: i32) {
     assert_eq!(life::close(fd), Outcome::OK);
 }
 
-/// Bytes that the peer has not read (`SIOCOUTQ`).
-pub fn unread(fd: i32) -> i32 {
-    let mut bytes = -1;
-    // SAFETY: room for an int.
-    let asked = unsafe { life::ioctl(fd, libc::TIOCOUTQ, (&raw mut bytes) as usize) };
-    assert_eq!(asked, Outcome::OK);
-    bytes
-}
-
 pub fn io_unread(fd: i32) -> i32 {
     let mut count = 0i32;
     // SAFETY: room for an int.

@@ -12,7 +12,8 @@
 //! 3. A reset ends both directions at once, as the kernel's does: what fits into the receiver's buffer is still
 //!    delivered, then the receiver is reset. The program's reset shows as an error of the socket; the peer's as its
 //!    flag, or as its end of the anchor closed with bytes of ours unread, or with bytes coming for it afterwards.
-//!    One that read all before its bell was rung, and closed, has not: what tells is how far it has read.
+//!    One that read all before its bell was rung, and closed, has not: what tells is how far it has read. Nor has one
+//!    that vanishes, unless it has said that it would ([`flags::ABORTS`]) and the connection was not at its end.
 //! 4. A peer that breaks the lane's rules has reset the connection.
 //! 5. When both directions are over the relay ends, and with it its ends of both. The outward one is, too, when nobody
 //!    has the program's socket any more ([`widowed`]).
@@ -24,6 +25,10 @@
 //!    when there is nothing to pump, and leaves one bell in the anchor that wakes those who sleep on it.
 //! 8. It spins before it sleeps by the same account as a blocked call ([`crate::wait`]), but what it looks at
 //!    includes the socket, by a system call.
+//! 9. A relay that is killed has reset the connection for whoever has not got its end yet: bytes on their way are lost,
+//!    which must not look like an end of stream. Until a direction is over the socket lingers for no time (outward),
+//!    and this end of the lane [aborts](flags::ABORTS) (inward). The latter only where nothing ordinary kills a relay:
+//!    not in a pid namespace that ends with a process, mostly right after that has sent its last bytes.
 
 mod idle;
 mod widowed;
@@ -37,7 +42,7 @@ use crate::bells::AnchorBells;
 use crate::io::SHUT_BOTH;
 use crate::linux::SIOCATMARK;
 use crate::side::{SideState, state};
-use crate::{Errno, kernel};
+use crate::{Errno, kernel, proc};
 
 /// Bytes moved by one system call: large enough that its cost does not count, small enough that both neighbours work
 /// at the same time.
@@ -143,6 +148,12 @@ impl Pump {
         // Urgent bytes are passed on as such; what the program makes of them is its socket's affair.
         // A fault is found again by the first look.
         let _ = self.reader().set_inline(false, &self.bells());
+        self.linger_for_no_time(true);
+        let (lane, end) = (&self.relay.lane, self.relay.end);
+        let said = lane.flags(end);
+        if said & flags::FIN == 0 && proc::is_in_first_pid_namespace() {
+            lane.set_flags(end, said | flags::ABORTS);
+        }
         self.relay.attendance.begin(self.relay.set, self.relay.side);
         let mut turns = 0u32;
         while self.outward == State::Open || self.inward == State::Open || self.relay.attendance.is_open() {
@@ -216,8 +227,8 @@ impl Pump {
                     return Moved::Reset;
                 }
                 if gone || said & (flags::FIN | flags::CLOSED) != 0 {
+                    self.end_outward();
                     let _ = kernel::shutdown(self.relay.socket, libc::SHUT_WR);
-                    self.outward = State::Over;
                     return Moved::Some;
                 }
                 return moved;
@@ -298,14 +309,16 @@ impl Pump {
     }
 
     /// Whether the peer's end is reset: by its word, or by its death with bytes of ours unread, or
-    /// with bytes undelivered.
+    /// with bytes undelivered, or as it has said before.
     fn peer_has_reset(&self, said: u32) -> bool {
         if said & flags::RESET != 0 {
             return true;
         }
         // A bridge that vanishes before its end of stream took with it what it had not delivered.
         let bridged = || self.relay.side.is(state::BRIDGED) && said & flags::FIN == 0;
-        self.peer_gone && said & flags::CLOSED == 0 && (bridged() || self.unread() != 0)
+        let finished = || said & flags::FIN != 0 && self.inward == State::Over;
+        let aborts = || said & flags::ABORTS != 0 && !finished();
+        self.peer_gone && said & flags::CLOSED == 0 && (bridged() || aborts() || self.unread() != 0)
     }
 
     /// The program has reset the connection. What it sent before still lies in the socket, and goes as far as it fits.
@@ -344,7 +357,7 @@ impl Pump {
                 Ok(0) if self.socket_failed => return Moved::Reset,
                 Ok(0) => {
                     self.inward = State::Over;
-                    self.say(flags::FIN);
+                    self.say_and_unsay(flags::FIN, flags::ABORTS);
                     let _ = kernel::shutdown(self.relay.anchor, libc::SHUT_WR);
                     return Moved::Some;
                 }
@@ -382,9 +395,26 @@ impl Pump {
 
     /// Sets flags of this end, so that the peer's next send looks at them.
     fn say(&self, said: u32) {
+        self.say_and_unsay(said, 0);
+    }
+
+    /// The same, and takes others back at once.
+    fn say_and_unsay(&self, said: u32, unsaid: u32) {
         let (lane, end) = (&self.relay.lane, self.relay.end);
-        lane.set_flags(end, lane.flags(end) | said);
+        lane.set_flags(end, lane.flags(end) & !unsaid | said);
         crate::io::force_peer_look(lane, end);
+    }
+
+    /// All that was to go out is in the socket, and its end follows: what becomes of it is the kernel's affair.
+    fn end_outward(&mut self) {
+        self.outward = State::Over;
+        self.linger_for_no_time(false);
+    }
+
+    /// Whether the socket is reset by its close.
+    fn linger_for_no_time(&self, resets: bool) {
+        let linger = libc::linger { l_onoff: i32::from(resets), l_linger: 0 };
+        let _ = kernel::setsockopt(self.relay.socket, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
     }
 
     /// Ends both directions for both.
@@ -394,8 +424,7 @@ impl Pump {
         // A reset is no FIN: only one that was sent before it is seen before it.
         self.say(flags::CLOSED | flags::RESET);
         let _ = kernel::shutdown(self.relay.anchor, libc::SHUT_RDWR);
-        let abort = libc::linger { l_onoff: 1, l_linger: 0 };
-        let _ = kernel::setsockopt(self.relay.socket, libc::SOL_SOCKET, libc::SO_LINGER, &abort);
+        self.linger_for_no_time(true);
         let _ = beeline_shm::sys::close(self.relay.socket);
     }
 }

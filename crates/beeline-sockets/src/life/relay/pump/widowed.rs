@@ -51,7 +51,7 @@ impl Pump {
                 self.widowed.is_mortal = true;
                 let_sigterm_end_us();
             }
-            Ok(Holder::Nobody) => self.outward = State::Over,
+            Ok(Holder::Nobody) => self.end_outward(),
             Err(_) => self.widowed.next_ms = None,
         }
         self.widowed.next_ms = self.widowed.next_ms.map(|ms| ms.saturating_mul(2).min(LAST_MS));
