@@ -3,9 +3,10 @@
 use libc::{POLLERR, POLLHUP, POLLNVAL, POLLPRI, fd_set, pollfd};
 
 use super::{READABLE, WRITABLE, deadline, places, scan, scratch};
+use crate::app_memory::{bogus, is_bogus_room};
 use crate::desc::{Desc, Kind};
 use crate::operations::Adopt;
-use crate::{Outcome, kernel, table, upkeep};
+use crate::{Outcome, kernel, process, table, upkeep};
 
 /// What makes an fd readable, writable and exceptional to select(2) (Linux fs/select.c).
 const READ: i16 = READABLE | POLLHUP | POLLERR | POLLNVAL;
@@ -23,18 +24,7 @@ impl Sets {
     fn has(&self, set: usize, fd: usize) -> bool {
         let words = self.words[set];
         // SAFETY: the caller of `select` vouched for `fds` bits in each set that is not null.
-        !words.is_null() && unsafe { *words.add(fd / WORD_BITS) } & 1 << (fd % WORD_BITS) != 0
-    }
-
-    fn put(&self, set: usize, fd: usize, on: bool) {
-        let words = self.words[set];
-        if words.is_null() {
-            return;
-        }
-        // SAFETY: as in `has`.
-        let word = unsafe { &mut *words.add(fd / WORD_BITS) };
-        let bit = 1 << (fd % WORD_BITS);
-        *word = if on { *word | bit } else { *word & !bit };
+        !words.is_null() && unsafe { words.add(fd / WORD_BITS).read_unaligned() } & 1 << (fd % WORD_BITS) != 0
     }
 
     fn wanted(&self, fd: usize) -> [bool; 3] {
@@ -44,6 +34,47 @@ impl Sets {
     fn members(&self) -> impl Iterator<Item = usize> {
         (0..self.fds).filter(|fd| self.wanted(*fd) != [false; 3])
     }
+
+    /// How many words the kernel reads and writes of each.
+    fn length(&self) -> usize {
+        self.fds.div_ceil(WORD_BITS)
+    }
+
+    /// Whether one of them is where `is_bogus` says that none can be.
+    fn any(&self, is_bogus: impl Fn(usize, usize) -> bool) -> bool {
+        let bytes = self.length() * size_of::<u64>();
+        self.words.iter().any(|words| !words.is_null() && is_bogus(*words as usize, bytes))
+    }
+
+    /// Leaves only the bits that are ready. As in the kernel, words are written whole, one set after the other, which
+    /// may be the same one.
+    fn put(&self, fds: &[pollfd]) {
+        for (set, words) in self.words.into_iter().enumerate().filter(|(_, words)| !words.is_null()) {
+            for index in 0..self.length() {
+                // SAFETY: as in `has`.
+                unsafe { words.add(index).write_unaligned(0) }
+            }
+            for entry in fds.iter().filter(|entry| ready(entry)[set]) {
+                let fd = fd_of(entry);
+                // SAFETY: as in `has`.
+                unsafe {
+                    let word = words.add(fd / WORD_BITS);
+                    word.write_unaligned(word.read_unaligned() | 1 << (fd % WORD_BITS));
+                }
+            }
+        }
+    }
+}
+
+/// In which sets an entry is ready, of those that it is in.
+fn ready(entry: &pollfd) -> [bool; 3] {
+    [(READABLE, READ), (WRITABLE, WRITE), (POLLPRI, EXCEPT)]
+        .map(|(asked, told)| entry.events & asked != 0 && entry.revents & told != 0)
+}
+
+/// The member that an entry is about, also of one that is left out.
+fn fd_of(entry: &pollfd) -> usize {
+    (if entry.fd < 0 { -1 - entry.fd } else { entry.fd }) as usize
 }
 
 /// `select(2)`. Linux leaves the time that was not slept in `timeout`.
@@ -100,10 +131,13 @@ unsafe fn run(
     mask: Option<&u64>,
     adopt: Adopt,
 ) -> Outcome {
-    if !(1..=1 << 20).contains(&count) {
+    if !(1..=1 << 20).contains(&count) || process::is_sealed() {
         return Outcome::Kernel;
     }
     let sets = Sets { words: sets.map(|set| set.cast()), fds: count as usize };
+    if sets.any(bogus) {
+        return Outcome::Kernel;
+    }
     let (mut members, mut ours, mut listeners) = (0, 0, 0);
     for fd in sets.members() {
         members += 1;
@@ -145,34 +179,15 @@ fn wait(sets: &Sets, fds: &mut [pollfd], shadow: &mut [pollfd], deadline: Option
             return Outcome::fail(libc::EBADF);
         }
         let timed_out = fds.iter().all(|entry| entry.revents == 0);
-        let bits = answer(sets, fds);
+        let bits = fds.iter().flat_map(ready).filter(|is_ready| *is_ready).count();
         if bits != 0 || timed_out || deadline == Some(0) {
-            clear_unready(sets, fds);
-            return Outcome::Done(bits);
+            if sets.any(is_bogus_room) {
+                return Outcome::fail(libc::EFAULT);
+            }
+            sets.put(fds);
+            return Outcome::Done(bits as isize);
         }
         // Only unasked hang-ups: nobody can wait for those, so leave such fds out.
         fds.iter_mut().filter(|entry| entry.revents != 0).for_each(|entry| entry.fd = -1 - entry.fd);
-    }
-}
-
-/// How many bits select(2) would return.
-fn answer(sets: &Sets, fds: &[pollfd]) -> isize {
-    let bits = |entry: &pollfd| {
-        let fd = if entry.fd < 0 { -1 - entry.fd } else { entry.fd } as usize;
-        let wanted = sets.wanted(fd);
-        [READ, WRITE, EXCEPT].iter().zip(wanted).filter(|(mask, wanted)| *wanted && entry.revents & **mask != 0).count()
-    };
-    fds.iter().map(bits).sum::<usize>() as isize
-}
-
-/// Leaves only the ready bits in the sets.
-fn clear_unready(sets: &Sets, fds: &[pollfd]) {
-    for entry in fds {
-        let fd = if entry.fd < 0 { -1 - entry.fd } else { entry.fd } as usize;
-        for (set, mask) in [READ, WRITE, EXCEPT].into_iter().enumerate() {
-            if sets.has(set, fd) {
-                sets.put(set, fd, entry.revents & mask != 0);
-            }
-        }
     }
 }

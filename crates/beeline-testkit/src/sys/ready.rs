@@ -79,6 +79,22 @@ pub fn pselect(count: i32, sets: &mut Sets, timeout_ms: i64, mask: Option<&libc:
     call(|| i64::from(unsafe { libc::pselect(count, read, write, except, limit_pointer, mask_pointer) }))
 }
 
+/// `select` of sets that are somewhere, or null.
+pub fn select_at(count: i32, sets: [usize; 3], timeout_ms: i64) -> Ret {
+    let [read, write, except] = sets.map(|set| set as *mut libc::fd_set);
+    let mut limit = libc::timeval { tv_sec: timeout_ms / 1000, tv_usec: timeout_ms % 1000 * 1000 };
+    // SAFETY: the kernel checks the sets and answers EFAULT.
+    call(|| i64::from(unsafe { libc::select(count, read, write, except, &raw mut limit) }))
+}
+
+/// `pselect` of such sets, without a wait.
+pub fn pselect_at(count: i32, sets: [usize; 3]) -> Ret {
+    let [read, write, except] = sets.map(|set| set as *mut libc::fd_set);
+    let limit = timespec_of_ms(0);
+    // SAFETY: the kernel checks the sets and answers EFAULT.
+    call(|| i64::from(unsafe { libc::pselect(count, read, write, except, &raw const limit, std::ptr::null()) }))
+}
+
 pub fn epoll_create1(flags: i32) -> Ret {
     // SAFETY: integers only.
     call(|| i64::from(unsafe { libc::epoll_create1(flags) }))

@@ -1,5 +1,7 @@
 //! poll and select over mixtures: connections, listeners, pipes, files, bad descriptors.
 
+mod sets;
+
 use crate::case::axes::{FAMILY, MODE, ONCE};
 use crate::case::{Case, Group};
 use crate::child::bad_fd;
@@ -27,6 +29,8 @@ pub const GROUP: Group = Group {
         Case::new("poll_bad_pointer", ONCE, poll_bad_pointer),
         Case::new("select_bad_descriptor", ONCE, select_bad_descriptor),
         Case::new("select_count_limits", ONCE, select_count_limits),
+        Case::new("select_bits_above_the_count", FAMILY, sets::bits_above_the_count),
+        Case::new("select_bad_sets", ONCE, sets::bad_sets),
         Case::new("select_leaves_time", ONCE, select_leaves_time),
         Case::new("select_clears_sets_on_timeout", ONCE, select_clears_sets_on_timeout),
         Case::new("many_connections_some_ready", FAMILY, many_connections_some_ready),
