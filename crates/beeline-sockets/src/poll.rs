@@ -28,7 +28,7 @@ use crate::io::{self, ALWAYS, Next, Poller, READABLE, Sleeper, Users, WRITABLE, 
 use crate::operations::{Adopt, FURTHER_FDS};
 use crate::side::state;
 use crate::wait::{Patience, Spun, Woken, deadline, let_signals_in, ticks};
-use crate::{Errno, Outcome, epoll, follow, guards, kernel, table, upkeep};
+use crate::{Errno, Outcome, epoll, follow, guards, kernel, process, table, upkeep};
 
 /// `poll(2)`.
 ///
@@ -75,8 +75,12 @@ fn places(entries: usize, listeners: usize) -> usize {
 /// # Safety
 /// `fds` must point to `count` entries.
 unsafe fn wait(fds: *mut pollfd, count: u64, deadline: Option<u64>, mask: Option<&u64>, adopt: Adopt) -> Outcome {
-    if count == 0 || count > 1 << 20 || bogus(fds as usize, 1) {
+    if count == 0 || count > 1 << 20 || bogus(fds as usize, 1) || process::is_sealed() {
         return Outcome::Kernel;
+    }
+    // Before a look at any of them: there may be fewer, as the kernel refuses so many before it reads one.
+    if process::has_started() && kernel::refuses_entries(count as usize) {
+        return Outcome::fail(libc::EINVAL);
     }
     // SAFETY: the caller guarantees it.
     let fds = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
@@ -91,9 +95,6 @@ unsafe fn wait(fds: *mut pollfd, count: u64, deadline: Option<u64>, mask: Option
     }
     if ours + listeners == 0 && upkeep::due_ns().is_none() {
         return Outcome::Kernel;
-    }
-    if kernel::refuses_entries(fds.len()) {
-        return Outcome::fail(libc::EINVAL);
     }
     scratch::with(places(fds.len(), listeners), scratch::NONE, |shadow| scan(fds, shadow, deadline, mask, &mut false))
 }

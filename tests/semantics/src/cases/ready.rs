@@ -213,6 +213,8 @@ fn poll_too_many(v: Variant) {
     descriptors_allowed(Some(libc::rlimit { rlim_cur: 800, ..before }));
     let found = poll_quietly(&many);
     trace!("where 800 descriptors are allowed: {found}");
+    let few = sets::page_before_nothing(libc::PROT_READ | libc::PROT_WRITE) + 4096 - size_of::<libc::pollfd>();
+    trace!("more than there are: {} {}", sys::poll_at(few, 801, 0), sys::poll_at(few, u64::from(u32::MAX), 0));
     descriptors_allowed(Some(before));
     let found = poll_quietly(&many);
     trace!("as before: {found}");
