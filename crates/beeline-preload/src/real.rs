@@ -163,6 +163,8 @@ macro_rules! c_name {
 /// all that happens unless it says 0: what is common takes no registers for what is not. These functions lie where
 /// forked children look anyway, who serve connections with them.
 ///
+/// What the outcome gives another value, libc's function gets with that.
+///
 /// A thread that may be cancelled wherever it is may not in the outcome, but where `[at_any_time]` stands: there it may
 /// in waits between two locks.
 macro_rules! hooks {
@@ -196,7 +198,8 @@ macro_rules! hook {
     };
     ($(#[$attribute:meta])+ $function:ident ($($argument:ident : $type:ty),*) $result:ty, $name:ident, [$($fd:ident)?; $hold:expr], $outcome:expr) => {
         $(#[$attribute])+
-        pub unsafe extern "C" fn $function($($argument: $type),*) -> $result {
+        #[allow(unused_mut)]
+        pub unsafe extern "C" fn $function($(mut $argument: $type),*) -> $result {
             let held = $hold;
             // Some of the entry points are safe functions.
             #[allow(unused_unsafe)]

@@ -1,5 +1,6 @@
 //! Waiting for readiness.
 
+use beeline_sockets::life::bits_looked_at;
 use beeline_sockets::{Outcome, calls, epoll};
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
@@ -23,11 +24,15 @@ hooks! {
     fn __ppoll_chk: (fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: usize) -> c_int [] =>
         if fits(count, room) { calls::ppoll(fds, count, timeout, mask.cast()) } else { Outcome::Kernel };
 
-    fn select | __select: (count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int [] =>
-        calls::select(count, read, write, except, timeout);
+    fn select | __select: (count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int [] => {
+        count = bits_looked_at(count, [read, write, except]);
+        calls::select(count, read, write, except, timeout)
+    };
 
-    fn pselect: (count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int [] =>
-        calls::pselect(count, read, write, except, timeout, mask.cast());
+    fn pselect: (count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int [] => {
+        count = bits_looked_at(count, [read, write, except]);
+        calls::pselect(count, read, write, except, timeout, mask.cast())
+    };
 
     fn epoll_create: (size: c_int) -> c_int [] =>
         if size > 0 { calls::epoll_create(0) } else { Outcome::Kernel };

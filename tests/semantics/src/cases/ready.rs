@@ -29,6 +29,8 @@ pub const GROUP: Group = Group {
         Case::new("poll_bad_pointer", ONCE, poll_bad_pointer),
         Case::new("select_bad_descriptor", ONCE, select_bad_descriptor),
         Case::new("select_count_limits", ONCE, select_count_limits),
+        Case::new("select_count_beyond_the_set", FAMILY, sets::count_beyond_the_set),
+        Case::new("select_sets_beyond_the_usual_size", FAMILY, sets::sets_beyond_the_usual_size),
         Case::new("select_bits_above_the_count", FAMILY, sets::bits_above_the_count),
         Case::new("select_bad_sets", ONCE, sets::bad_sets),
         Case::new("select_leaves_time", ONCE, select_leaves_time),

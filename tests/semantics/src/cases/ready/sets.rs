@@ -1,5 +1,6 @@
-//! What `select` leaves in its sets, and what it says of sets that are nowhere.
+//! How far `select` looks into its sets, what it leaves in them, and what it says of sets that are nowhere.
 
+use super::{descriptors_allowed, pipe};
 use crate::trace;
 use crate::traced::*;
 use crate::variant::Variant;
@@ -8,8 +9,17 @@ use std::ptr::null_mut;
 
 const PAGE: usize = 4096;
 const WORD_BITS: usize = u64::BITS as usize;
+/// More than sets of `FD_SETSIZE` bits have, and no multiple of what a table has room for.
+const MANY: i32 = 5_000;
 /// Words of a set of `FD_SETSIZE` bits.
 const WORDS: usize = libc::FD_SETSIZE / WORD_BITS;
+
+/// `MANY` descriptors are allowed from now on: Beeline's own lie above `FD_SETSIZE` then.
+fn allow_many() {
+    let before = descriptors_allowed(None);
+    assert!(before.rlim_max >= MANY as u64, "a hard limit of {MANY} descriptors");
+    descriptors_allowed(Some(libc::rlimit { rlim_cur: MANY as u64, ..before }));
+}
 
 /// Two pages, of which only the first can be used, and that as `rights` say.
 pub(super) fn page_before_nothing(rights: i32) -> usize {
@@ -29,6 +39,72 @@ fn put(set: &mut [u64], fd: i32) {
 
 fn has(set: &[u64], fd: i32) -> bool {
     set[fd as usize / WORD_BITS] & 1 << (fd as usize % WORD_BITS) != 0
+}
+
+/// A program that says how many descriptors it may have, with sets of the usual size.
+pub(super) fn count_beyond_the_set(v: Variant) {
+    allow_many();
+    let (client, server) = v.pair();
+    let (reader, writer) = pipe();
+    send(server, b"x", 0);
+    write(writer, b"x");
+    await_readable(client);
+    for (name, fd) in [("client", client), ("server", server), ("pipe", reader)] {
+        for (count, behind) in [(MANY, u64::MAX), (i32::MAX, 1 << 7)] {
+            let mut memory = vec![behind; MANY as usize / WORD_BITS + 1];
+            memory[..WORDS].fill(0);
+            put(&mut memory, fd.raw);
+            let at = memory.as_mut_ptr() as usize;
+            trace!("{name} before what is none: {}", sys::select_at(count, [at, 0, 0], 0));
+            trace!("set: {}, behind: {}", has(&memory, fd.raw), memory[WORDS..].iter().all(|word| *word == behind));
+            memory[..WORDS].fill(0);
+            put(&mut memory, fd.raw);
+            trace!("likewise by pselect: {}", sys::pselect_at(count, [at, 0, 0]));
+            trace!("set: {}, behind: {}", has(&memory, fd.raw), memory[WORDS..].iter().all(|word| *word == behind));
+        }
+        let start = page_before_nothing(libc::PROT_READ | libc::PROT_WRITE) + PAGE - WORDS * size_of::<u64>();
+        // SAFETY: the last words of a page of ours.
+        let set = unsafe { std::slice::from_raw_parts_mut(start as *mut u64, WORDS) };
+        put(set, fd.raw);
+        trace!("{name} before nothing: {}, set: {}", sys::select_at(MANY, [start, 0, 0], 0), has(set, fd.raw));
+    }
+}
+
+/// A program with larger sets, and numbers that need them.
+pub(super) fn sets_beyond_the_usual_size(v: Variant) {
+    allow_many();
+    let (client, server) = v.pair();
+    let (reader, writer) = pipe();
+    send(server, b"x", 0);
+    write(writer, b"x");
+    await_readable(client);
+    let (far, farther) = (3_500, 4_500);
+    for (name, fd) in [("client", client), ("pipe", reader)] {
+        // SAFETY: integers only.
+        assert_eq!(unsafe { libc::dup2(fd.raw, far) }, far);
+        let mut set = vec![0u64; MANY as usize / WORD_BITS + 1];
+        for count in [MANY, far + 1, far + 2, 4096, far] {
+            set.fill(0);
+            put(&mut set, far);
+            let found = sys::select_at(count, [set.as_mut_ptr() as usize, 0, 0], 0);
+            trace!("{name} of {count}: {found}, set: {}", has(&set, far));
+        }
+        // SAFETY: integers only.
+        assert_eq!(unsafe { libc::close(far) }, 0);
+        set.fill(0);
+        put(&mut set, far);
+        let closed = sys::select_at(MANY, [set.as_mut_ptr() as usize, 0, 0], 0);
+        trace!("{name}, closed: {closed}");
+        // SAFETY: integers only.
+        assert_eq!(unsafe { libc::dup2(fd.raw, farther) }, farther);
+        set.fill(0);
+        put(&mut set, farther);
+        put(&mut set, fd.raw);
+        let found = sys::select_at(MANY, [set.as_mut_ptr() as usize, 0, 0], 0);
+        trace!("{name}, two: {found}, {} {}", has(&set, farther), has(&set, fd.raw));
+        // SAFETY: integers only.
+        assert_eq!(unsafe { libc::close(farther) }, 0);
+    }
 }
 
 /// The last word of a set is written whole.
@@ -87,5 +163,6 @@ fn bad_sets_for(fd: i32) {
             trace!("by pselect: {}", sys::pselect_at(fd + 1, sets));
         }
         trace!("of none: {}, of too few: {}", sys::select_at(0, [bad, 0, 0], 0), sys::select_at(-1, [bad, 0, 0], 0));
+        trace!("of very many: {}", sys::select_at(MANY, [bad, 0, 0], 0));
     }
 }
