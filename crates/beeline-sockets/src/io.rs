@@ -61,7 +61,7 @@ pub(crate) use shutdown::shutdown;
 pub(crate) use sleeps::{PollSleep, alarm_poller, next_number, poller_sleeps};
 pub use transfer::{sendfile, splice};
 pub(crate) use urgent::{at_mark, own, set_inline, unread as unread_bytes};
-pub(crate) use zerocopy::others_complete;
+pub(crate) use zerocopy::tells as tells_completions;
 
 /// In the child of a `fork`: the threads that slept are not here.
 pub(crate) fn reset_after_fork() {

@@ -23,16 +23,12 @@ const RECVERR: [(i32, i32); 2] = [(libc::IPPROTO_IP, libc::IP_RECVERR), (libc::I
 const RANGE_MAX: u64 = u32::MAX as u64;
 
 /// Whether completions of sends on this connection are told. The caller keeps the description.
-pub(super) fn tells(desc: &Desc) -> bool {
+pub(crate) fn tells(desc: &Desc) -> bool {
     desc.is_lane() && desc.side().has_extra(extra::ZEROCOPY)
 }
 
-/// Whether sends of another process may complete, which wakes nobody in this one. The caller keeps the description.
-pub(crate) fn others_complete(desc: &Desc) -> bool {
-    tells(desc) && desc.side().holders.load(Relaxed) > 1
-}
-
-/// A send with the flag has ended. No lock is held.
+/// A send with the flag has ended. No lock is held. This process's sets hear of it; who sleeps in poll(2) or select(2)
+/// looks by itself.
 #[cold]
 pub(super) fn sent(pin: &Pin, given: i32, outcome: &Outcome) {
     let desc = pin.desc();

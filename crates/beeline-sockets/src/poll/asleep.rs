@@ -27,7 +27,8 @@ pub(super) fn sleep(
     let number = named.as_ref().map_or(0, PollSleep::number);
     let asked = Some(asked_of(shadow, used + usize::from(named.is_some())))
         .filter(|_| arm(fds, held, number) == Armed::Sleep)?;
-    let woken = match held.any(|desc| io::others_complete(desc) || waits_for_more(desc)) {
+    // Sends of other threads and processes may complete, which wakes nobody here.
+    let woken = match held.any(|desc| io::tells_completions(desc) || waits_for_more(desc)) {
         false => patience.sleep(asked, mask),
         // A handler may have run between two naps.
         true => patience.signal().unwrap_or_else(|| nap(asked, deadline, mask)),

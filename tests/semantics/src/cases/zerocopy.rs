@@ -11,6 +11,7 @@ use crate::traced::*;
 use crate::variant::Variant;
 use beeline_testkit::sys;
 use libc::{MSG_ERRQUEUE, MSG_ZEROCOPY, SO_ZEROCOPY, SOL_SOCKET};
+use std::time::{Duration, Instant};
 
 pub const GROUP: Group = Group {
     name: "zerocopy",
@@ -34,7 +35,9 @@ pub const GROUP: Group = Group {
         Case::new("ready_in_a_set", FAMILY | TRIGGER, ready_in_a_set),
         Case::new("ready_for_errors_alone", TRIGGER, ready_for_errors_alone),
         Case::new("wakes_a_set", TRIGGER, |v| wakes(v, wait_in_a_set)),
-        Case::new("wakes_poll", ONCE, |v| wakes(v, |_, fd| wait_in_poll(fd))),
+        Case::new("wakes_poll", ONCE, |v| wakes(v, |_, fd| wait_in_poll(fd, libc::POLLIN))),
+        Case::new("wakes_poll_for_errors_alone", ONCE, |v| wakes(v, |_, fd| wait_in_poll(fd, 0))),
+        Case::new("wakes_select", ONCE, |v| wakes(v, |_, fd| wait_in_select(fd))),
         Case::new("after_the_end", ONCE, after_the_end),
         Case::new("bytes_left", FAMILY | MODE, left::bytes_left),
         Case::new("bytes_left_at_the_end", FAMILY, left::at_the_end),
@@ -371,14 +374,19 @@ fn ready_for_errors_alone(v: Variant) {
     epoll_wait(set, 4, 0);
 }
 
-/// A thread sends while main waits for what may come.
+/// How long main waits in [`wakes`] at most: half of it is no late end by chance, however busy the machine is.
+const WAIT_MS: i32 = 10_000;
+
+/// A thread sends while main waits for what may come, and that ends the wait.
 fn wakes(v: Variant, wait: fn(Variant, Fd)) {
     let (client, server) = pair(v);
     let thread = once_asleep("thread", move || {
         send(client, b"x", MSG_ZEROCOPY);
         await_acknowledged(client, server);
     });
+    let began = Instant::now();
     wait(v, client);
+    trace!("ended early: {}", began.elapsed() < Duration::from_millis(WAIT_MS as u64 / 2));
     let _ = thread.join();
     take(client, 256);
 }
@@ -386,11 +394,15 @@ fn wakes(v: Variant, wait: fn(Variant, Fd)) {
 fn wait_in_a_set(v: Variant, fd: Fd) {
     let set = epoll_create("set");
     epoll_add(set, fd, libc::EPOLLIN | v.trigger() as i32);
-    epoll_wait(set, 4, 10_000);
+    epoll_wait(set, 4, WAIT_MS);
 }
 
-fn wait_in_poll(fd: Fd) {
-    poll(&[(fd, libc::POLLIN)], 10_000);
+fn wait_in_poll(fd: Fd, events: i16) {
+    poll(&[(fd, events)], WAIT_MS);
+}
+
+fn wait_in_select(fd: Fd) {
+    select(&[fd], &[], &[], i64::from(WAIT_MS));
 }
 
 /// Completions outlive the connection.
