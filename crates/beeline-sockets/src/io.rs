@@ -45,7 +45,7 @@ pub use crate::ending::poison;
 pub(crate) use crate::ending::{Next, SHUT_BOTH, hear, observe, tell_linger, tells_of_end};
 pub(crate) use crate::side::{force_peer_look, reset};
 pub(crate) use alone::{Sleeper, Users, is_alone, may_have_bells};
-pub(crate) use arm::{arm_lane, arm_reader, await_end};
+pub(crate) use arm::{arm_for_room, arm_lane, arm_reader, await_end};
 pub(crate) use faults::{fault, kernel_said, tells_nothing};
 pub use flagged::{preadv2, pwritev2};
 pub(crate) use low_water::{count_arrivals, low_water, set_low_water};

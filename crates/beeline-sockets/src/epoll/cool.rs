@@ -257,5 +257,5 @@ fn arm_for(
             return Ok(Armed::Ready);
         }
     }
-    if out { arm_lane(fd, desc, libc::POLLOUT, None) } else { Ok(Armed::Sleep) }
+    if out { io::arm_for_room(fd, desc) } else { Ok(Armed::Sleep) }
 }

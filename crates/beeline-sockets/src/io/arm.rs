@@ -65,12 +65,25 @@ pub(crate) fn arm_lane(fd: i32, desc: &'static Desc, events: i16, alone: Option<
             return Ok(Armed::Ready);
         }
     }
-    if events & WRITABLE != 0 {
-        let Some(mut guard) = guards::tx_of(fd, desc) else { return Ok(Armed::Ready) };
-        if guard.arm(&Anchor(fd))? == Armed::Ready {
-            return Ok(Armed::Ready);
-        }
+    if events & WRITABLE != 0 && arm_writer(fd, desc)? == Armed::Ready {
+        return Ok(Armed::Ready);
     }
     let news = poll_mask(desc) & (events | ALWAYS) != 0;
     Ok(if news { Armed::Ready } else { Armed::Sleep })
+}
+
+/// As [`arm_lane`] for room alone, for a member of a set that tells of edges: an error that stays, such as a completion
+/// that nobody has read ([`super::zerocopy`]), is none. A new one is told by who brings it about, or by the kernel.
+///
+/// # Errors
+/// Those of [`arm_lane`].
+pub(crate) fn arm_for_room(fd: i32, desc: &'static Desc) -> Result<Armed, Fault> {
+    if await_end(fd, desc, WRITABLE) || arm_writer(fd, desc)? == Armed::Ready {
+        return Ok(Armed::Ready);
+    }
+    Ok(if poll_mask(desc) & WRITABLE != 0 { Armed::Ready } else { Armed::Sleep })
+}
+
+fn arm_writer(fd: i32, desc: &'static Desc) -> Result<Armed, Fault> {
+    guards::tx_of(fd, desc).map_or(Ok(Armed::Ready), |mut guard| guard.arm(&Anchor(fd)))
 }

@@ -9,7 +9,7 @@ use crate::case::{Case, Group};
 use crate::trace;
 use crate::traced::*;
 use crate::variant::Variant;
-use beeline_testkit::sys;
+use beeline_testkit::sys::{self, EpollCall};
 use libc::{MSG_ERRQUEUE, MSG_ZEROCOPY, SO_ZEROCOPY, SOL_SOCKET};
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,7 @@ pub const GROUP: Group = Group {
         Case::new("wakes_poll", ONCE, |v| wakes(v, |_, fd| wait_in_poll(fd, libc::POLLIN))),
         Case::new("wakes_poll_for_errors_alone", ONCE, |v| wakes(v, |_, fd| wait_in_poll(fd, 0))),
         Case::new("wakes_select", ONCE, |v| wakes(v, |_, fd| wait_in_select(fd))),
+        Case::new("unread_while_there_is_no_room", ONCE, unread_while_there_is_no_room),
         Case::new("after_the_end", ONCE, after_the_end),
         Case::new("bytes_left", FAMILY | MODE, left::bytes_left),
         Case::new("bytes_left_at_the_end", FAMILY, left::at_the_end),
@@ -403,6 +404,55 @@ fn wait_in_poll(fd: Fd, events: i16) {
 
 fn wait_in_select(fd: Fd) {
     select(&[fd], &[], &[], i64::from(WAIT_MS));
+}
+
+/// Whether a set of edges tells of room; what else it tells of is passed over.
+fn hears_of_room(set: Fd, timeout_ms: i32) -> bool {
+    loop {
+        let (ret, events) = sys::epoll_wait(EpollCall::Wait, set.raw, 4, timeout_ms, None);
+        if ret.value <= 0 {
+            return false;
+        }
+        if events.iter().any(|event| event.events & libc::EPOLLOUT as u32 != 0) {
+            return true;
+        }
+    }
+}
+
+/// Who was told of completions, leaves them unread and waits for room sleeps until there is some, or a signal comes.
+fn unread_while_there_is_no_room(v: Variant) {
+    let (client, server) = pair(v);
+    let set = epoll_create("set");
+    epoll_add(set, client, libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET);
+    let data = vec![7; 100_000];
+    let mut left = 0;
+    loop {
+        let ret = sys::send(client.raw, &data, MSG_ZEROCOPY | libc::MSG_DONTWAIT);
+        if ret.is_ok() {
+            left += ret.size();
+        } else if !hears_of_room(set, 100) {
+            break;
+        }
+    }
+    let before = sys::thread_cpu_ms();
+    epoll_wait(set, 4, 300);
+    trace!("the wait was busy: {}", sys::thread_cpu_ms() - before > 150);
+    sys::sigaction(libc::SIGALRM, super::ignore_signal, 0);
+    sys::alarm_ms(20, 20);
+    epoll_wait(set, 4, WAIT_MS);
+    sys::alarm_ms(0, 0);
+    let before = sys::thread_cpu_ms();
+    poll(&[(set, libc::POLLIN)], 300);
+    trace!("poll was busy: {}", sys::thread_cpu_ms() - before > 150);
+    poll_now(client);
+    let thread = once_asleep("thread", move || {
+        let mut room = vec![0; 1 << 20];
+        while left != 0 {
+            left -= sys::recv(server.raw, &mut room, 0).size();
+        }
+    });
+    trace!("room is told of: {}", hears_of_room(set, WAIT_MS));
+    let _ = thread.join();
 }
 
 /// Completions outlive the connection.
