@@ -15,7 +15,7 @@ use crate::desc::{Desc, Kind};
 use crate::hidden::{close_hidden, is_hidden, next_hidden, twin_to_keep};
 use crate::linger;
 use crate::process::{is_guest_of_parent, raw};
-use crate::{Errno, Outcome, epoll, kernel, meet, proc, table};
+use crate::{Errno, Outcome, epoll, kernel, meet, orphan, proc, table};
 
 /// `close(2)`.
 #[unsafe(link_section = ".text.served")]
@@ -163,9 +163,16 @@ fn replace(from: i32, to: i32, flags: i32) -> Outcome {
             epoll::expose(source);
         }
         let old = Old::of(to, source);
+        let target = table::get(to);
         let mut result = Ok(0);
-        let mut change = || result = kernel::dup3(from, to, flags);
-        let settled = match table::get(to) {
+        let mut change = || {
+            result = kernel::dup3(from, to, flags);
+            if result.is_err() {
+                // What the kernel gives the number to next is not ours.
+                let _ = table::set(to, None);
+            }
+        };
+        let settled = match target {
             Some(target) if source.is_some_and(|source| core::ptr::eq(source, target)) => {
                 change();
                 None
@@ -187,8 +194,10 @@ fn replace(from: i32, to: i32, flags: i32) -> Outcome {
         };
         // Before anybody forks: a child would keep the connection.
         old.close();
-        if let Some(source) = source {
-            epoll::remember(to, source);
+        match (result, source, target) {
+            (Ok(_), Some(source), _) => epoll::remember(to, source),
+            (Err(_), _, Some(target)) => lead_back(to, target),
+            _ => {}
         }
         (settled, result)
     };
@@ -199,6 +208,22 @@ fn replace(from: i32, to: i32, flags: i32) -> Outcome {
         stranger::demote_if_stream(to);
     }
     result.into()
+}
+
+/// The kernel has refused to give `fd`, which led to `target`, to something else, and has closed nothing: it leads
+/// there as before, unless the kernel knows no such number. What has ended with the change cannot be had back: its
+/// anchor fails. The caller holds [`changing`].
+fn lead_back(fd: i32, target: &'static Desc) {
+    if kernel::is_close_on_exec(fd).is_err() {
+        return;
+    }
+    if target.kind() != Kind::Closed {
+        // Cannot fail: the entry exists.
+        let _ = table::set(fd, Some(target));
+        epoll::remember(fd, target);
+    } else if orphan::is_anchor(fd) {
+        orphan::mark(fd);
+    }
 }
 
 /// What is under a number that dup2(2) gives to a connection. The kernel closes it with that.
