@@ -30,6 +30,8 @@ mod forks;
 mod handed;
 #[path = "library/helped.rs"]
 mod helped;
+#[path = "library/images.rs"]
+mod images;
 #[path = "library/mixed.rs"]
 mod mixed;
 #[path = "library/near.rs"]

@@ -121,6 +121,7 @@ pub fn run(name: &'static str, case: &str, library: Option<&Path>) -> Result<(),
     // Some cases start them from beside the other ones.
     static_guest();
     compile("environment", "environment-static", &["-static"]);
+    compile("images", "images-static", &["-static"]);
     compile("passes", "passes-static", &["-static"]);
     compile("spawns", "spawns-static", &["-static"]);
     run_program(&guest(name), case, library)

@@ -1,0 +1,5 @@
+//! Programs into which the library does not get, or which are hard to look at, go on with their connections.
+
+cases! { images:
+    a_program_without_proc_goes_on;
+}
