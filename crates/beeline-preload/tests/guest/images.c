@@ -4,6 +4,7 @@
 #include "guest.h"
 
 #include <fcntl.h>
+#include <sys/auxv.h>
 #include <sys/mount.h>
 
 static char *text_of(int number) {
@@ -14,7 +15,7 @@ static char *text_of(int number) {
 
 /* What this program does when it is started: it answers on its connection. */
 static int inherited(const char *how, int fd) {
-    (void)how;
+    if (strcmp(how, "secure") == 0) CHECK(getauxval(AT_SECURE) == 1);
     hears(fd, "asked");
     CHECK(write(fd, "answered", 8) == 8);
     return 0;
@@ -48,6 +49,25 @@ static const char *own_path(void) {
     return path;
 }
 
+static void lower_user(void) {
+    CHECK(seteuid(65534) == 0);
+}
+
+static void lower_group(void) {
+    CHECK(setegid(65534) == 0);
+}
+
+static void lower_user_for_good(void) {
+    CHECK(seteuid(65534) == 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+}
+
+/* The dynamic linker loads nothing by its path for a process with another effective user, or group, than the real one. */
+static void a_program_of_another_effective_user_goes_on(void) {
+    if (geteuid() != 0) return;
+    void (*const ways[])(void) = {lower_user, lower_group, lower_user_for_good};
+    for (size_t way = 0; way < sizeof ways / sizeof *ways; way++) is_answered(ways[way], "/proc/self/exe", "secure");
+}
+
 static void hide_proc(void) {
     CHECK(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 && mount("none", "/proc", "tmpfs", 0, NULL) == 0);
 }
@@ -60,6 +80,7 @@ static void a_program_without_proc_goes_on(void) {
 }
 
 static const struct guest_case CASES[] = {
+    CASE(a_program_of_another_effective_user_goes_on),
     CASE(a_program_without_proc_goes_on),
 };
 

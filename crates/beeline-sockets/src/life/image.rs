@@ -169,7 +169,10 @@ fn read_at(fd: i32, buffer: &mut [u8], offset: u64) -> Option<usize> {
     unsafe { call(libc::SYS_pread64, args) }.ok()
 }
 
-/// Whether the dynamic linker will run in secure-execution mode.
+/// Whether the dynamic linker will run in secure-execution mode: the program's effective user or group will not be the
+/// real one, or it gets capabilities. The effective ones are the file's if it has set-user-ID and set-group-ID bits
+/// that count, and the process's own if they do not, because the file system is mounted `nosuid` or the process has
+/// given such bits up (`PR_SET_NO_NEW_PRIVS`). That is not asked: either may be.
 fn raises_privileges(fd: i32) -> bool {
     // SAFETY: all-zero is a valid value of this plain C struct.
     let mut stat: libc::stat = unsafe { core::mem::zeroed() };
@@ -181,12 +184,14 @@ fn raises_privileges(fd: i32) -> bool {
         // SAFETY: no arguments.
         unsafe { call(number, [0; 6]) }.map_or(u32::MAX, |id| id as u32)
     };
-    let user = stat.st_mode & libc::S_ISUID != 0 && stat.st_uid != id(libc::SYS_getuid);
-    let group = stat.st_mode & libc::S_ISGID != 0 && stat.st_gid != id(libc::SYS_getgid);
+    let (user, group) = (id(libc::SYS_getuid), id(libc::SYS_getgid));
+    let by_itself = user != id(libc::SYS_geteuid) || group != id(libc::SYS_getegid);
+    let by_user = stat.st_mode & libc::S_ISUID != 0 && stat.st_uid != user;
+    let by_group = stat.st_mode & libc::S_ISGID != 0 && stat.st_gid != group;
     let name = c"security.capability".as_ptr() as usize;
     // SAFETY: a NUL-terminated name, and no buffer: only the size is asked for.
     let capable = || unsafe { call(libc::SYS_fgetxattr, [fd as usize, name, 0, 0, 0, 0]) }.is_ok_and(|size| size != 0);
-    user || group || id(libc::SYS_getuid) != 0 && capable()
+    by_itself || by_user || by_group || user != 0 && capable()
 }
 
 /// The header of a program.
