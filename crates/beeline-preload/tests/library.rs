@@ -133,11 +133,6 @@ cases! { spawns:
     programs_are_started_at_one_time;
 }
 
-cases! { swaps:
-    a_number_is_written_on_as_it_changes
-    a_number_that_another_thread_is_given_is_its_own;
-}
-
 cases! { passes:
     a_passed_end_goes_on
     a_passed_end_is_shared
