@@ -93,7 +93,7 @@ pub(crate) use listening::{
 pub(crate) use lookup::{Holder, holder};
 pub(crate) use offers::{before_end, before_fork, before_passing, changing_to_share};
 pub(crate) use owner::carry_owner;
-pub(crate) use release::{release_descriptors, with_room, with_room_for_a_look};
+pub(crate) use release::with_room;
 pub(crate) use retreat::{descriptor_limit_changes, from_all_doors as retreat_from_doors};
 pub(crate) use sockets::{bind, socket};
 pub use sockets::{getpeername, getsockname};

@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <sys/auxv.h>
 #include <sys/mount.h>
-#include <sys/resource.h>
 
 static char *text_of(int number) {
     static char text[16];
@@ -69,27 +68,6 @@ static void a_program_of_another_effective_user_goes_on(void) {
     for (size_t way = 0; way < sizeof ways / sizeof *ways; way++) is_answered(ways[way], "/proc/self/exe", "secure");
 }
 
-static void fill_table(void) {
-    while (open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0) continue;
-    CHECK(errno == EMFILE);
-}
-
-/* Who has no number left to look at the program with finds one, and those that a relay takes where connections of the
-   process's own give up theirs. */
-static void a_program_of_who_has_no_number_left_goes_on(void) {
-    struct rlimit limit;
-    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
-    limit.rlim_cur = 512;
-    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
-    for (int i = 0; i < 2; i++) {
-        int own[2];
-        pair(own);
-        CHECK(fcntl(own[0], F_SETFD, FD_CLOEXEC) == 0 && fcntl(own[1], F_SETFD, FD_CLOEXEC) == 0);
-    }
-    is_answered(fill_table, stranger(), "static");
-    is_answered(fill_table, own_path(), "dynamic");
-}
-
 static void hide_proc(void) {
     CHECK(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 && mount("none", "/proc", "tmpfs", 0, NULL) == 0);
 }
@@ -103,7 +81,6 @@ static void a_program_without_proc_goes_on(void) {
 
 static const struct guest_case CASES[] = {
     CASE(a_program_of_another_effective_user_goes_on),
-    CASE(a_program_of_who_has_no_number_left_goes_on),
     CASE(a_program_without_proc_goes_on),
 };
 

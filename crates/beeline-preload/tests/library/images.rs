@@ -2,6 +2,5 @@
 
 cases! { images:
     a_program_of_another_effective_user_goes_on
-    a_program_of_who_has_no_number_left_goes_on
     a_program_without_proc_goes_on;
 }

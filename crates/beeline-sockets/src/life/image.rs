@@ -3,15 +3,11 @@
 //! The file is looked at as the kernel and the dynamic linker will look at it: scripts lead to their interpreters;
 //! statically linked programs, those of another architecture or C library, and those that raise privileges
 //! (ld.so(8), "secure-execution mode") do without the library. Who cannot read a file cannot know; that counts as no.
-//! Where the table of descriptors is full, what is hidden in it makes room for the look.
 //! A file that is not there is not judged: `execve` will fail.
 
 use core::ffi::CStr;
 
 use beeline_shm::sys::{self, call};
-
-use crate::meet;
-use crate::process::is_guest_of_parent;
 
 /// Interpreters that are followed; the kernel's own limit is five levels in all.
 const SCRIPTS_MAX: usize = 5;
@@ -120,17 +116,13 @@ fn at(directory: i32, file: &CStr, scripts: usize) -> Image {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
     let args = [directory as usize, file.as_ptr() as usize, flags as usize, 0, 0, 0];
     // SAFETY: a NUL-terminated path and plain numbers.
-    let open = || unsafe { call(libc::SYS_openat, args) };
-    // The child of a vfork cannot give up what its parent has hidden.
-    let opened = if is_guest_of_parent() { open() } else { meet::with_room_for_a_look(open) };
-    match opened {
+    match unsafe { call(libc::SYS_openat, args) } {
         Ok(fd) => {
             let image = of_file(fd as i32, scripts);
             let _ = sys::close(fd as i32);
             image
         }
         Err(crate::Errno(libc::EACCES | libc::EPERM)) => unreadable(directory, file),
-        Err(crate::Errno(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN)) => Image::Unknown,
         Err(_) => Image::Takes,
     }
 }

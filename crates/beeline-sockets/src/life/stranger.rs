@@ -111,9 +111,7 @@ pub(super) fn prepare_exec(image: Image) {
             is_held_here_alone(desc) || *is_only_one.get_or_insert_with(one_stays_open) && let_go.of(desc)
         };
         let is_for_it = is_standard(fd) || (parts_stay || image != Image::Takes) && is_meant();
-        // A relay takes numbers. Parts, which are some, are of no use to a program without the library.
-        let demote_with_room = || meet::release_descriptors() && demote(fd, desc);
-        if is_for_it && !demote(fd, desc) && image != Image::Takes && !demote_with_room() {
+        if is_for_it && !demote(fd, desc) && image != Image::Takes {
             give_up(fd, desc);
         }
     });

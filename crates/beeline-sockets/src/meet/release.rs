@@ -2,12 +2,12 @@
 
 use beeline_shm::sys::SysResult;
 
-use super::{pool, reserve, retreat};
+use super::{pool, retreat};
 use crate::{Errno, changing};
 
 /// Gives up descriptors that are hidden, those that are only there for speed before all others. Returns whether there
 /// were any: the call that ran into the limit may be tried again. The caller does not hold `changing::changing`.
-pub(crate) fn release_descriptors() -> bool {
+fn release_descriptors() -> bool {
     let _changing = changing::changing();
     pool::release_descriptors() || retreat::give_up_descriptors()
 }
@@ -25,25 +25,4 @@ pub(crate) fn with_room(make: impl Fn() -> SysResult) -> SysResult {
             result => return result,
         }
     }
-}
-
-/// The same for a descriptor that is closed again at once: before all else a full table gives up what no connection
-/// needs, so that connections can still be lent.
-///
-/// # Errors
-/// Those of `make`.
-pub(crate) fn with_room_for_a_look(make: impl Fn() -> SysResult) -> SysResult {
-    match make() {
-        Err(Errno(libc::EMFILE | libc::ENFILE)) => {
-            give_up_idle();
-            with_room(make)
-        }
-        result => result,
-    }
-}
-
-fn give_up_idle() {
-    let _changing = changing::changing();
-    pool::purge();
-    reserve::release_reserve();
 }
