@@ -36,6 +36,8 @@ mod images;
 mod mixed;
 #[path = "library/near.rs"]
 mod near;
+#[path = "library/numbers.rs"]
+mod numbers;
 #[path = "library/portion.rs"]
 mod portion;
 #[path = "library/rawcalls.rs"]

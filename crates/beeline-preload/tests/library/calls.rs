@@ -5,11 +5,6 @@
 
 use super::*;
 
-cases! { swaps:
-    a_number_is_written_on_as_it_changes
-    a_number_that_another_thread_is_given_is_its_own;
-}
-
 /// Connections of one run.
 const CONNECTIONS: usize = 300;
 

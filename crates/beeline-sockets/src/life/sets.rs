@@ -37,12 +37,13 @@ pub fn bits_looked_at(count: i32, sets: [*mut fd_set; 3]) -> i32 {
 fn bits_of_many(count: i32, sets: [*mut fd_set; 3]) -> i32 {
     start();
     // Nothing is touched, or nothing may be asked.
-    if sets.iter().all(|set| set.is_null()) || process::is_sealed() || is_programs(count - 1) {
+    if sets.iter().all(|set| set.is_null()) || process::is_sealed() {
         return count;
     }
-    let wanted = count as usize;
+    let (wanted, last) = (count as usize, count - 1);
     if ROOM.load(Relaxed) < wanted {
-        ROOM.fetch_max(highest(wanted).map_or(LEAST, room_for), Relaxed);
+        let highest = if is_programs(last) { Some(last) } else { highest() };
+        ROOM.fetch_max(highest.map_or(LEAST, room_for), Relaxed);
     }
     wanted.min(ROOM.load(Relaxed)) as i32
 }
@@ -52,16 +53,14 @@ fn room_for(fd: i32) -> usize {
     (fd as usize + 1).next_power_of_two().max(LEAST)
 }
 
-/// The program's highest descriptor, as far as it is below `end`, or this was found out easily.
-fn highest(end: usize) -> Option<i32> {
-    /// Where /proc does not tell, numbers below this are tried, which takes some milliseconds if none is open.
-    const TRIED: usize = 1 << 16;
+/// The program's highest descriptor.
+fn highest() -> Option<i32> {
     let mut found = None;
     // No handler jumps out, and no child inherits the number that the directory has meanwhile.
     let whole = (!process::is_guest_of_parent()).then(changing);
     open_fds::each(|fd| found = found.max(Some(fd).filter(|fd| !is_hidden(*fd))));
     drop(whole);
-    found.or_else(|| (0..end.min(TRIED) as i32).rev().find(|fd| is_programs(*fd)))
+    found
 }
 
 fn is_programs(fd: i32) -> bool {

@@ -41,14 +41,20 @@ fn has(set: &[u64], fd: i32) -> bool {
     set[fd as usize / WORD_BITS] & 1 << (fd as usize % WORD_BITS) != 0
 }
 
-/// A program that says how many descriptors it may have, with sets of the usual size.
-pub(super) fn count_beyond_the_set(v: Variant) {
-    allow_many();
+/// A connection, client and server, of which the client has something to read, and the reading end of such a pipe.
+fn with_news(v: Variant) -> (Fd, Fd, Fd) {
     let (client, server) = v.pair();
     let (reader, writer) = pipe();
     send(server, b"x", 0);
     write(writer, b"x");
     await_readable(client);
+    (client, server, reader)
+}
+
+/// A program that says how many descriptors it may have, with sets of the usual size.
+pub(super) fn count_beyond_the_set(v: Variant) {
+    allow_many();
+    let (client, server, reader) = with_news(v);
     for (name, fd) in [("client", client), ("server", server), ("pipe", reader)] {
         for (count, behind) in [(MANY, u64::MAX), (i32::MAX, 1 << 7)] {
             let mut memory = vec![behind; MANY as usize / WORD_BITS + 1];
@@ -73,11 +79,7 @@ pub(super) fn count_beyond_the_set(v: Variant) {
 /// A program with larger sets, and numbers that need them.
 pub(super) fn sets_beyond_the_usual_size(v: Variant) {
     allow_many();
-    let (client, server) = v.pair();
-    let (reader, writer) = pipe();
-    send(server, b"x", 0);
-    write(writer, b"x");
-    await_readable(client);
+    let (client, _server, reader) = with_news(v);
     let (far, farther) = (3_500, 4_500);
     for (name, fd) in [("client", client), ("pipe", reader)] {
         // SAFETY: integers only.
