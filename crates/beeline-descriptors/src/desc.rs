@@ -105,6 +105,8 @@ pub struct Desc {
     pub bulk: crate::bulk::Bulk,
     /// Whether they give a receiver on this CPU its turn.
     pub turns: crate::turns::Turns,
+    /// Whether they are lent instead, and from whom is fetched.
+    pub loans: crate::loans::Loans,
     /// Where the connection's figures go, if it has a slot. That is of this process's file, which stays mapped: the
     /// descriptions of a child have none of their parent's.
     pub slot: StaticRef<ConnectionSlot>,
@@ -227,6 +229,7 @@ impl Desc {
         self.read_pacing.reset();
         self.bulk.reset();
         self.turns.reset();
+        self.loans.reset();
         self.pace.begin();
         self.portion.lift();
         self.bridged.store(side.is(state::BRIDGED), Relaxed);

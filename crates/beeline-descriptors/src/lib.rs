@@ -26,6 +26,7 @@ pub mod ending;
 pub mod follow;
 pub mod guards;
 pub mod linger;
+pub mod loans;
 pub mod operations;
 pub mod orphan;
 pub mod own;

@@ -24,6 +24,10 @@
 //! | turn(e) | set by e without a lock; cleared by both | peer |
 //! | offer | client until the hello; then by compare-and-swap ([`offer`]) | both |
 //! | cpu(e) | e, without a lock | peer, as a hint |
+//! | wanted(e) | e, without a lock | peer, as a hint |
+//! | loan(e) | e, under its tx lock; by compare-and-swap the peer, under its rx lock ([`loan`]) | both |
+//! | lent(e) | e, under its tx lock, before the loan | peer |
+//! | fetched(e) | peer, under its rx lock, before it gives the loan back | e |
 //! | sleep(e) | e, under its rx lock | peer |
 //! | seat | server; claimed by the client, by compare-and-swap ([`seat`]) | both |
 //! | `TxState`, `RxState` of e | e, under the lock of that direction | e |
@@ -124,7 +128,7 @@
 //! 3. Nothing rests on it. The kernel's view of the connection is that of the whole ring; a reader that does something
 //!    else and a word that the peer has spoilt cost the writer that short time, after which it uses the whole ring.
 //!
-//! Urgent bytes have rules of their own: [`urgent`].
+//! Urgent bytes have rules of their own: [`urgent`]; so has what never comes into the ring: [`loan`].
 //!
 //! What a dead end had published stays to be read. [`Fault::Gone`] is the end of bells, not of bytes: whoever
 //! learns it looks at the flags, then at the cursor (the reverse of the order in which the peer stored them),
@@ -140,6 +144,7 @@
 extern crate std;
 
 pub mod flags;
+pub mod loan;
 pub mod offer;
 mod reader;
 mod room;

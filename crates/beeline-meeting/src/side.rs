@@ -90,6 +90,10 @@ pub struct SideState {
     pub completed: AtomicU64,
     /// Those of them that have been told.
     pub completed_told: AtomicU64,
+    /// Bytes that the peer has fetched from this end's memory, past the ring.
+    pub lent: AtomicU64,
+    /// Bytes that this end has fetched from the peer's.
+    pub fetched: AtomicU64,
     /// Serialises writers of different processes.
     pub tx_lock: SharedLock,
     /// Serialises readers of different processes.

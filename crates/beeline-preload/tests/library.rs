@@ -32,6 +32,8 @@ mod handed;
 mod helped;
 #[path = "library/images.rs"]
 mod images;
+#[path = "library/loans.rs"]
+mod loans;
 #[path = "library/mixed.rs"]
 mod mixed;
 #[path = "library/near.rs"]

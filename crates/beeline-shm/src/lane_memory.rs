@@ -1,6 +1,7 @@
 //! The memory of a lane: mapped, read and written. [`layout`] says where everything stands.
 
 mod layout;
+mod lent;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -15,6 +16,7 @@ use layout::{
 pub use layout::{
     Cursor, End, FLAG_URGENT, INLINE_BYTES, RING_BYTES_MAX, RING_BYTES_MIN, WAKE_ARMED, WAKE_ORDER, lane_bytes,
 };
+pub use lent::{Lent, fetch};
 
 /// What [`LaneMemory::discard_ring`] leaves.
 const RING_KEPT_BYTES: usize = 8 * PAGE_BYTES;
@@ -416,6 +418,7 @@ impl LaneMemory {
             self.set_passed(end, 0);
             self.turn(end).store(0, Ordering::Relaxed);
             self.sleep(end).store(0, Ordering::Relaxed);
+            self.wanted(end).store(0, Ordering::Relaxed);
         }
     }
 }

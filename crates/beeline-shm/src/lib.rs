@@ -32,8 +32,8 @@ pub use buffer::{Sink, Source};
 pub use copy::{HAS_COPY_AROUND, full_fence, prefetch_write};
 pub use fd::{Fd, socket_pair};
 pub use lane_memory::{
-    Cursor, End, FLAG_URGENT, INLINE_BYTES, LaneMemory, MapError, RING_BYTES_MAX, RING_BYTES_MIN, WAKE_ARMED,
-    WAKE_ORDER, lane_bytes,
+    Cursor, End, FLAG_URGENT, INLINE_BYTES, LaneMemory, Lent, MapError, RING_BYTES_MAX, RING_BYTES_MIN, WAKE_ARMED,
+    WAKE_ORDER, fetch, lane_bytes,
 };
 pub use side_memory::{STORE_BYTES, SideMemory};
 pub use sys::Errno;

@@ -20,6 +20,7 @@ mod call;
 mod dead;
 mod faults;
 mod flagged;
+mod loan;
 mod low_water;
 mod messages;
 mod part;

@@ -28,7 +28,8 @@ pub mod options;
 pub mod poll;
 
 use beeline_descriptors::{
-    anchor, bulk, close, ending, follow, guards, linger, operations, orphan, reclaim, slots, turns, untaken, watchers,
+    anchor, bulk, close, ending, follow, guards, linger, loans, operations, orphan, reclaim, slots, turns, untaken,
+    watchers,
 };
 pub use beeline_descriptors::{desc, table};
 pub use beeline_guest::app_memory::{in_first_page, readable_bytes};

@@ -26,6 +26,8 @@ closed_list! {
         SpinsPaid = "spins_paid": "Times a bounded spin ended with news, which saved a sleep.",
         SpinsFailed = "spins_failed": "Times a bounded spin ended with nothing.",
         Turns = "turns": "Times a sender of long messages let a receiver on its own CPU read before it went on.",
+        Fetched = "fetched": "Long messages, or parts of them, that were copied once, from the sender's memory to the receiver's.",
+        FetchesRefused = "fetches_refused": "Times that could not be done, and the ring carried them.",
         EpollKernelLooks = "epoll_kernel_looks": "Times an epoll wait asked the kernel although lanes had events.",
         SignalsDeferred = "signals_deferred": "Signals held back until a critical section had ended.",
         ConnectionsTakenOver = "connections_taken_over": "Accelerated connections taken over from another program.",

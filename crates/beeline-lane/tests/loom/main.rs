@@ -1,5 +1,5 @@
-//! loom models of rings and wake protocol: who gets a lane that is offered ([`offers`]) or kept ([`seats`]), what
-//! arrives ([`streams`]), who wakes whom ([`sleepers`], [`company`]), what an end that is shut says ([`shut`]), in
+//! loom models of rings and wake protocol: who gets a lane that is offered ([`offers`]) or kept ([`seats`]), or a message
+//! that is lent ([`loans`]), what arrives ([`streams`]), who wakes whom ([`sleepers`], [`company`]), what an end that is shut says ([`shut`]), in
 //! which order news came ([`order`]) and what a killed process leaves behind ([`deaths`]).
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p beeline-lane --test loom --release`
@@ -20,6 +20,7 @@
 mod calls;
 mod company;
 mod deaths;
+mod loans;
 mod model;
 mod offers;
 mod order;

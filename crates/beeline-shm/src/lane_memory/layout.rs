@@ -5,7 +5,10 @@
 //! 0x0080  head line of end 1 (server): the same
 //! 0x0100  wake line of end 0: read_wake u32, write_wake u32, cpu u32, offer u32, urgent u64, passed u64, turn u32, -,
 //!         sleep u64
+//! 0x0140  fetch line of end 0: wanted u32, loan u32, lent address u64, its length u64, proof's address u64, proof u64,
+//!         fetched u64
 //! 0x0180  wake line of end 1: the same, with a seat in the offer's place
+//! 0x01c0  fetch line of end 1: the same
 //! 0x0200  front of end 0: cursor u64 ([`Cursor`]), status u64, then ring 0 (client to server)
 //!   +16   ring 0, ring_bytes long; its first 48 bytes share the front's cache line
 //! R+4096  front of end 1: the same, then ring 1 (server to client)
@@ -14,7 +17,7 @@
 //!
 //! Fronts and head lines are written by their own end alone; of a wake line, the first two words and the turn are set
 //! by its own end and cleared by the peer, offer and seat are decided by whichever end comes first, the rest is written
-//! by its own end.
+//! by its own end. Of a fetch line, the loan is decided by both ends, and what was fetched written by the peer.
 //!
 //! A *front* is what an end says while it sends: how far it has written, its flags, an *echo* of how far it had
 //! read by then, and the first bytes of a small message, all in one cache line. So a small message costs one line
@@ -59,6 +62,16 @@ pub(super) const PASSED: usize = 24;
 pub(super) const TURN: usize = 32;
 /// Of a wake line: where the number of the sleep stands that a bell would end.
 pub(super) const SLEEP: usize = 40;
+/// From a wake line to its end's fetch line.
+pub(super) const FETCH_LINE: usize = 0x40;
+/// Of a fetch line: where its end, as a reader, says how much it waits for.
+pub(super) const WANTED: usize = FETCH_LINE;
+/// Of a fetch line: where the word about what its end lends, as a writer, stands.
+pub(super) const LOAN: usize = FETCH_LINE + 4;
+/// Of a fetch line: where that stands: address, length, and address and value of the proof.
+pub(super) const LENT: usize = FETCH_LINE + 8;
+/// Of a fetch line: where the peer says how much it has fetched.
+pub(super) const FETCHED: usize = FETCH_LINE + 40;
 /// Of a head line: where the stamp stands.
 pub(super) const STAMP: usize = 8;
 /// In a wake word: it is armed.

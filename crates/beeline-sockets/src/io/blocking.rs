@@ -9,6 +9,7 @@ use beeline_lane::{Armed, Since, flags as lane_flags};
 
 use super::alone::{Users, drain_if_alone};
 use super::faults::{fault, kernel_said, tells_nothing};
+use super::loan;
 use super::readiness::{receive_over, room_is_untold, writable_hint};
 use crate::Outcome;
 use crate::anchor::Anchor;
@@ -197,13 +198,13 @@ fn until_writable(given: i32, pin: &Pin, patience: &mut Patience) -> Waited {
 /// The only one who uses a lane.
 const RECEIVER: Users = Users { pins: 1, entries: 0, pollers: 0 };
 
-/// Waits until there is something to read, or something else to tell.
+/// Waits until there is something to read, or something else to tell. `room` is how much the call might fetch.
 #[cold]
-pub(super) fn wait_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) -> Waited {
-    pin.while_waiting(|| until_readable(given, pin, since, patience))
+pub(super) fn wait_readable(given: i32, pin: &Pin, since: Since, room: usize, patience: &mut Patience) -> Waited {
+    pin.while_waiting(|| until_readable(given, pin, since, room, patience))
 }
 
-fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) -> Waited {
+fn until_readable(given: i32, pin: &Pin, since: Since, room: usize, patience: &mut Patience) -> Waited {
     let desc = pin.desc();
     let side = desc.side();
     let lane = desc.lane();
@@ -224,7 +225,11 @@ fn until_readable(given: i32, pin: &Pin, since: Since, patience: &mut Patience) 
             side.rx.begin_awake(&lane, desc.end());
         }
         let news = || lane.cursor(peer).tail != known || lane.flags(peer) != flags;
-        match budget.spin(patience, news) {
+        let spun = loan::wanting(pin, given, room, |lent| match lent {
+            None => budget.spin(patience, news),
+            Some(lent) => budget.spin(patience, || news() || lent()),
+        });
+        match spun {
             Spun::News => return Waited::Again,
             Spun::Signal => {
                 if let Some(waited) = Waited::from_signal(patience) {

@@ -97,7 +97,7 @@ fn receive_locked(fd: i32, place: Place, desc: &'static Desc, mut sink: Sink<'_>
     if desc.portion.is_spent() {
         return Ok(0);
     }
-    let there = reader.has_news() || may_block && spin_for_data(desc, lane, side);
+    let there = reader.has_news() || may_block && !desc.loans.may_fetch(sink.len()) && spin_for_data(desc, lane, side);
     if !there {
         return Ok(0);
     }

@@ -14,7 +14,7 @@ use super::low_water::{count_arrivals, low_water};
 use super::readiness::{receive_over, unread_hint};
 use super::receive::account;
 use super::sleeps::alarm_poller;
-use super::{peeked, urgent};
+use super::{loan, peeked, urgent};
 use crate::anchor::Anchor;
 use crate::bulk::BULK_BYTES;
 use crate::desc::{Desc, Pin, RxGuard, Unlocked};
@@ -181,6 +181,10 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
                 read_some(guard, &mut self.present, anchor)
             };
             match moved {
+                Ok(0) if !peeking && !skipping => match loan::fetch(guard, anchor.0, &mut self.present) {
+                    0 => break,
+                    fetched => self.got += fetched,
+                },
                 Ok(0) => break,
                 Ok(count) => {
                     self.got += count;
@@ -251,7 +255,8 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
         // With the lock held: a handler that was put off runs when it is let go, and is one that came during this call.
         let patience = self.patience.get_or_insert_with(|| Patience::timeout(timeout));
         drop(guard);
-        match wait_readable(self.given, self.pin, since, patience) {
+        let room = if self.flags & (libc::MSG_PEEK | libc::MSG_TRUNC) == 0 { self.present.len() } else { 0 };
+        match wait_readable(self.given, self.pin, since, room, patience) {
             Waited::Handled if self.got != 0 => self.done(),
             Waited::Handled => {
                 // The kernel begins such a call again.

@@ -14,11 +14,12 @@ use super::faults::{fault, kernel_said};
 use super::quiet::{Parts, Quiet};
 use super::readiness::writable_hint;
 use super::send::{account, look_is_due};
-use super::{turn, urgent, zerocopy};
+use super::{loan, turn, urgent, zerocopy};
 use crate::anchor::Anchor;
 use crate::bulk::BULK_BYTES;
 use crate::desc::{Desc, Kind, Pin, TxGuard, Unlocked};
 use crate::ending::{Next, observe};
+use crate::loans;
 use crate::lock::shared::Wait;
 use crate::side::{reset, state};
 use crate::turns::Way;
@@ -51,6 +52,8 @@ struct Sending<'p, 'a, I> {
     bulk: Option<bool>,
     /// Where the receiver is: how it is to have its turns.
     turns: Option<Way>,
+    /// Where the receiver is not, and the call may block: whether parts are lent to it.
+    loans: Option<loans::Way>,
     /// The bytes of the program's call so far, where these are a part of it. They are counted before a handler may run
     /// that jumps out.
     progress: Option<&'p Cell<usize>>,
@@ -96,6 +99,7 @@ pub(super) fn send_part<'p, 'a>(
         // On one CPU everything stays in that one's caches.
         bulk: (is_long && turns.is_none()).then(|| desc.bulk.goes_around()),
         turns,
+        loans: if is_long { loan::of(pin, turns.is_some(), flags) } else { None },
         progress,
     };
     loop {
@@ -145,6 +149,9 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
             self.count(taken - self.parts.sent);
             return Break(send_to_closed_reader(fd, guard, taken));
         }
+        if self.loans.is_some() && self.lend(&guard) {
+            return if self.parts.sent == total { Break(self.all_sent(fd, guard)) } else { Continue(()) };
+        }
         let (before, tail) = (self.parts.sent, side.tx.tail());
         let shares = guard.shares();
         let quietly = shares && !self.is_urgent();
@@ -178,6 +185,26 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
             None if self.parts.sent == total => Break(self.all_sent(fd, guard)),
             None => self.some_sent(fd, guard),
         }
+    }
+
+    /// Lends the present part to a receiver that waits for it. Whether it has fetched some.
+    fn lend(&mut self, guard: &TxGuard) -> bool {
+        let Some(way) = self.loans.as_mut() else { return false };
+        let least_bytes = way.least_bytes.filter(|_| !guard.shares());
+        if least_bytes.is_none_or(|least| !self.parts.advance() || self.parts.present.len() < least) {
+            return false;
+        }
+        let fetched = loan::lend(guard, self.parts.present);
+        if fetched == 0 {
+            way.least_bytes = None;
+            return false;
+        }
+        let _ = self.parts.present.split_front(fetched);
+        self.parts.sent += fetched;
+        account(guard.desc, guard.side, fetched as u32);
+        self.count(fetched);
+        self.bulk = None;
+        true
     }
 
     /// Whether to nap once more while another process has the direction.
@@ -259,6 +286,9 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
         let reach = guard.side.tx.reach();
         drop(guard);
         reclaim::account(desc, reach);
+        if self.loans.is_some_and(|way| way.is_timed) {
+            desc.loans.sent(desc.lane().ring_bytes(), sent, ticks().wrapping_sub(self.began));
+        }
         if self.bulk.is_some() {
             desc.bulk.sent(desc.lane().ring_bytes(), sent, ticks().wrapping_sub(self.began));
         } else if self.turns.is_some_and(|way| way.is_timed) {

@@ -395,7 +395,7 @@ fn into_pipe(given: i32, end: &Pipe, count: usize, nonblocking: bool, buffer: &m
         let timeout = side.rcv_timeout_ns.load(Relaxed);
         drop(guard);
         let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
-        match wait_readable(given, &pin, Since::Read, patience) {
+        match wait_readable(given, &pin, Since::Read, 0, patience) {
             Waited::Again | Waited::Handled => {}
             Waited::Kernel => return Err(left(given, desc, 0)),
             Waited::Stop(outcome) => return Err(outcome),

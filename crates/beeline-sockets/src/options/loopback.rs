@@ -170,6 +170,10 @@ pub(super) fn info(desc: &Desc, side: &SideState, info: &mut [u8; INFO_BYTES]) -
     let unread = u64::from(crate::io::unread_hint(desc, side));
     let words = |number: i32| i64::from(number).to_ne_bytes();
     let bytes = |number: u64| number.to_ne_bytes();
+    let (sent, received) = (
+        side.tx.bytes().wrapping_add(side.lent.load(Relaxed)),
+        side.rx.bytes().wrapping_add(side.fetched.load(Relaxed)).wrapping_add(unread),
+    );
     let segment = segment(desc, side, None);
     // Up to the last field of the path.
     let path: Option<[u8; INFO_ADVMSS + 4]> = below(desc, side, libc::IPPROTO_TCP, libc::TCP_INFO);
@@ -180,9 +184,9 @@ pub(super) fn info(desc: &Desc, side: &SideState, info: &mut [u8; INFO_BYTES]) -
         (INFO_PMTU, 4, words(mtu(desc, side))),
         (INFO_RTT, 4, words(1)),
         (INFO_ADVMSS, 4, words(advertised)),
-        (INFO_BYTES_ACKED, 8, bytes(side.tx.bytes())),
-        (INFO_BYTES_RECEIVED, 8, bytes(side.rx.bytes().wrapping_add(unread))),
-        (INFO_BYTES_SENT, 8, bytes(side.tx.bytes())),
+        (INFO_BYTES_ACKED, 8, bytes(sent)),
+        (INFO_BYTES_RECEIVED, 8, bytes(received)),
+        (INFO_BYTES_SENT, 8, bytes(sent)),
     ];
     for (offset, size, value) in fields {
         if let (Some(place), Some(value)) = (info.get_mut(offset..offset + size), value.get(..size)) {

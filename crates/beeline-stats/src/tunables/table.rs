@@ -196,6 +196,8 @@ tunables! {
         "The size of each direction's ring; memory is used only as far as a stream fills it.";
     turn_bytes: Threshold = Threshold::Auto, Kind::Threshold { min: 16_384, max: 8_388_608 }, Reach::Running,
         "After how many bytes a blocking sender of long messages lets a receiver on its own CPU read; auto measures whether that is faster, and off never does.";
+    zcopy_threshold_bytes: Threshold = Threshold::Off, Kind::Threshold { min: 16_384, max: 1 << 30 }, Reach::Connection,
+        "From which length on a message to a receiver that waits for it on another CPU is copied once, from memory to memory, where the kernel allows that; auto measures whether that is faster.";
     stream_bytes_max: u64 = 268_435_456, Kind::Bytes { min: 0, max: 1 << 40 }, Reach::Running,
         "How much memory the rings of long streams may keep in one process before idle ones give theirs back.";
     door_backlog: u64 = 256, Kind::Number { min: 1, max: 4096 }, Reach::Start,
