@@ -20,6 +20,7 @@ mod connectable;
 mod draft;
 mod guards;
 mod keepers;
+mod lending;
 mod pace;
 mod pin;
 mod portion;

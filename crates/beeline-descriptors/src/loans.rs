@@ -16,24 +16,19 @@
 //! 6. Each time the sender has waited in vain it lends nothing for twice as many messages as before.
 
 use core::sync::atomic::{
-    AtomicBool, AtomicU32,
+    AtomicBool, AtomicI32, AtomicU32,
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use beeline_guest::process;
-use beeline_meeting::trust;
 use beeline_stats::Counter;
-use beeline_stats::tunables::{Threshold, option};
 
-use crate::desc::Desc;
-use crate::side::state;
 use crate::trials::{Found, Terms, Trials};
-use crate::{Errno, kernel, stats};
+use crate::{Errno, stats};
 
 /// The shortest message that is lent, and the room for which is fetched, whatever the options say.
 pub const LENT_BYTES_MIN: usize = 16 * 1024;
 /// The same with `auto`: below, what both ends tell each other costs more than the copy.
-const LENT_BYTES_AUTO: usize = 48 * 1024;
+pub(crate) const LENT_BYTES_AUTO: usize = 48 * 1024;
 /// Messages by the ring after the first wait in vain, and after many.
 const PAUSE_MIN: u32 = 16;
 const PAUSE_MAX: u32 = 1 << 16;
@@ -45,8 +40,8 @@ static IT_PAYS: AtomicBool = AtomicBool::new(false);
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// Of [`Loans::lender`]: nobody has asked, and nobody is to be fetched from. Else it is a process.
-const UNASKED: u32 = 0;
-const NOBODY: u32 = u32::MAX;
+const UNASKED: i32 = 0;
+const NOBODY: i32 = -1;
 
 /// How both ways are tried in a ring of so many bytes.
 const fn terms(ring_bytes: u32) -> Terms {
@@ -70,7 +65,7 @@ pub struct Loans {
     /// How many it were after the last wait in vain.
     pause: AtomicU32,
     /// From whom is fetched.
-    lender: AtomicU32,
+    lender: AtomicI32,
     /// Whether a receive that waits may be one that fetches: then it does not wait in the quick path.
     fetches: AtomicBool,
     trials: Trials,
@@ -97,6 +92,11 @@ impl Loans {
         }
     }
 
+    /// Whether the message that begins is lent, by what is known of both ways if that `is_timed`.
+    pub(crate) fn takes_message(&self, is_timed: bool) -> bool {
+        (!is_timed || self.trials.goes_second()) && self.take_due()
+    }
+
     /// Whether the message that begins may be lent.
     fn take_due(&self) -> bool {
         let left = self.left.load(Relaxed);
@@ -120,6 +120,27 @@ impl Loans {
         room >= LENT_BYTES_MIN && self.fetches.load(Relaxed)
     }
 
+    /// See [`Loans::may_fetch`].
+    pub(crate) fn set_fetches(&self, fetches: bool) {
+        self.fetches.store(fetches, Relaxed);
+    }
+
+    /// From whom is fetched. Whoever has the other end, as `ask` finds it out, until nothing could be.
+    pub(crate) fn lender(&self, ask: impl FnOnce() -> Option<i32>) -> Option<i32> {
+        if REFUSED.load(Relaxed) {
+            return None;
+        }
+        let known = match self.lender.load(Acquire) {
+            UNASKED => {
+                let lender = ask().unwrap_or(NOBODY);
+                self.lender.store(lender, Release);
+                lender
+            }
+            known => known,
+        };
+        (known != NOBODY).then_some(known)
+    }
+
     /// Nothing could be fetched.
     #[cold]
     pub fn failed(&self, errno: Option<Errno>) {
@@ -129,62 +150,6 @@ impl Loans {
             REFUSED.store(true, Relaxed);
         }
         stats::count(Counter::FetchesRefused, 1);
-    }
-}
-
-impl Desc {
-    /// How a long message is sent to a receiver on another CPU, by a call that may block.
-    #[must_use]
-    pub fn lends(&self) -> Way {
-        let (least_bytes, is_timed) = match self.tunable(option::zcopy_threshold_bytes) {
-            Threshold::Off => return Way { least_bytes: None, is_timed: false },
-            Threshold::Bytes(bytes) => (usize::try_from(bytes).unwrap_or(usize::MAX), false),
-            Threshold::Auto => (LENT_BYTES_AUTO, true),
-        };
-        let lends = (!is_timed || self.loans.trials.goes_second())
-            && !self.shared.load(Relaxed)
-            && !self.side().is(state::OFFERED | state::MET | state::BRIDGED)
-            && self.loans.take_due();
-        Way { least_bytes: lends.then_some(least_bytes.max(LENT_BYTES_MIN)), is_timed }
-    }
-
-    /// How much a receive that waits, and has so much room, says that it would fetch; 0 if it would not.
-    #[must_use]
-    pub fn wants(&self, fd: i32, room: usize) -> u32 {
-        let least_bytes = match self.tunable(option::zcopy_threshold_bytes) {
-            Threshold::Off => return 0,
-            Threshold::Bytes(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
-            Threshold::Auto => LENT_BYTES_AUTO,
-        };
-        let wants = room >= least_bytes.max(LENT_BYTES_MIN) && self.lender(fd).is_some();
-        self.loans.fetches.store(wants, Relaxed);
-        if wants { u32::try_from(room).unwrap_or(u32::MAX) } else { 0 }
-    }
-
-    /// The process from which is fetched what the peer lends.
-    #[must_use]
-    pub fn lender(&self, fd: i32) -> Option<i32> {
-        if self.shared.load(Relaxed) || REFUSED.load(Relaxed) || process::is_sealed() {
-            return None;
-        }
-        let known = match self.loans.lender.load(Acquire) {
-            UNASKED => self.ask_lender(fd),
-            known => known,
-        };
-        if known == NOBODY { None } else { i32::try_from(known).ok() }
-    }
-
-    #[cold]
-    fn ask_lender(&self, fd: i32) -> u32 {
-        // An agent or a bridge has made the anchor, and is what the kernel names.
-        let is_direct = !self.side().is(state::MET | state::BRIDGED);
-        let peer = kernel::getsockopt::<libc::ucred>(fd, libc::SOL_SOCKET, libc::SO_PEERCRED);
-        let lender = match peer {
-            Ok(peer) if is_direct && peer.pid > 0 && peer.uid == trust::euid() => peer.pid.cast_unsigned(),
-            _ => NOBODY,
-        };
-        self.loans.lender.store(lender, Release);
-        lender
     }
 }
 

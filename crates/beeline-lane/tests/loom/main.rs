@@ -1,6 +1,7 @@
-//! loom models of rings and wake protocol: who gets a lane that is offered ([`offers`]) or kept ([`seats`]), or a message
-//! that is lent ([`loans`]), what arrives ([`streams`]), who wakes whom ([`sleepers`], [`company`]), what an end that is shut says ([`shut`]), in
-//! which order news came ([`order`]) and what a killed process leaves behind ([`deaths`]).
+//! loom models of rings and wake protocol: who gets a lane that is offered ([`offers`]) or kept ([`seats`]), or a
+//! message that is lent ([`loans`]), what arrives ([`streams`]), who wakes whom ([`sleepers`], [`company`]), what an
+//! end that is shut says ([`shut`]), in which order news came ([`order`]) and what a killed process leaves behind
+//! ([`deaths`]).
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p beeline-lane --test loom --release`
 //!

@@ -15,8 +15,8 @@ fn received(how: &str, options: &str) -> (u64, u64, u64) {
 
 const STREAM_KIB: u64 = 192 << 10;
 
-/// Where others take the CPUs, a sender may find its receiver only now and then, and then tries it seldom: but all comes,
-/// and some is fetched in one of some runs.
+/// Where others take the CPUs, a sender may find its receiver only now and then, and then tries it seldom: but all
+/// comes, and some is fetched in one of some runs.
 #[track_caller]
 fn some_are_fetched(how: &str) {
     let fetches = |_| {
