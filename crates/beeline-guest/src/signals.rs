@@ -52,7 +52,8 @@ static LOCK: Lock = Lock::new();
 
 /// Whether handlers that ran without our seeing it restart calls: the C library's own do, as for setuid(2) in a process
 /// of threads, and those of runtimes that install them by system calls of their own.
-pub(crate) fn unseen_restart() -> bool {
+#[must_use]
+pub fn unseen_restart() -> bool {
     !UNSEEN_INTERRUPTS.load(Relaxed)
 }
 

@@ -14,6 +14,8 @@ use common::{LIMIT, compile, guest, library, output, run_program, static_guest};
 
 #[path = "library/asleep.rs"]
 mod asleep;
+#[path = "library/awaited.rs"]
+mod awaited;
 #[path = "library/calls.rs"]
 mod calls;
 #[path = "library/company.rs"]

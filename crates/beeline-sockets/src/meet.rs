@@ -26,13 +26,13 @@
 //! # Rooms
 //!
 //! What two ends need to find each other without knowing descriptions is a crate of its own, `beeline-meeting`. Here
-//! `lane` makes a description a lane; `listener`, `listening`, `door`, `lobby`, `arrivals`, `accept`, `accepting`,
-//! `readable`, `accept_lock`, `servers`, `admit`, `watched`, `untended` and `reset` are the server's part; `connect`,
-//! `connecting`, `client`, `retry`, `bridged`, `offers` and `late` the client's, `counted` is what becomes of both in a
-//! program that has left lanes. `retreat` and `release` give way where the program needs what is ours, `sockets` are
-//! what is not connected yet, `owner` carries over who gets a connection's signals, `fork` is what all of this does at
-//! one. `agent` is how both ends meet across network namespaces, `standing` how
-//! two that have met are spared all that, `seats` how one of a crowd is.
+//! `lane` makes a description a lane; `listener`, `listening`, `door`, `lobby`, `arrivals`, `sleepers`, `accept`,
+//! `accepting`, `readable`, `accept_lock`, `servers`, `admit`, `watched`, `untended` and `reset` are the server's part;
+//! `connect`, `connecting`, `client`, `retry`, `bridged`, `offers` and `late` the client's, `counted` is what becomes
+//! of both in a program that has left lanes. `retreat` and `release` give way where the program needs what is ours,
+//! `sockets` are what is not connected yet, `owner` carries over who gets a connection's signals, `fork` is what all of
+//! this does at one. `agent` is how both ends meet across network namespaces, `standing` how two that have met are
+//! spared all that, `seats` how one of a crowd is.
 //!
 //! # Locks
 //!
@@ -68,6 +68,7 @@ mod retreat;
 mod retry;
 mod seats;
 mod servers;
+mod sleepers;
 mod sockets;
 mod standing;
 mod untended;

@@ -33,7 +33,7 @@ use super::listener::{Listener, Queues};
 use super::listening;
 use super::lobby::{self, send_away};
 use super::reserve;
-use super::{accept_lock, agent, door, pool, reset, retreat, watched};
+use super::{accept_lock, agent, door, pool, reset, retreat, sleepers, watched};
 use crate::desc::{Kind, Pin};
 use crate::kernel::{self, SockAddr};
 use crate::wait::{Patience, Woken};
@@ -157,7 +157,7 @@ fn last_client(call: &mut Accepting) -> Option<i32> {
     let anchor = next(listener, call.flags).ok().flatten();
     let gave_up = {
         let _guard = listener.lock.lock();
-        retreat::give_up_set(listener)
+        sleepers::end(listener)
     };
     if !gave_up {
         // The door's own number is the last one, then.

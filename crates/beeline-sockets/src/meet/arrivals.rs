@@ -4,7 +4,7 @@ use beeline_stats::Counter;
 use beeline_stats::tunables::{Wait, option};
 
 use super::listener::{Listener, Queues, held};
-use super::{accept_lock, listening, seats};
+use super::{accept_lock, listening, seats, sleepers};
 use crate::desc::{Desc, Pin};
 use crate::operations::{FURTHER_FDS, FurtherFds};
 use crate::wait::looks::{Look, Looks};
@@ -51,7 +51,7 @@ pub(super) fn wait_for_client(fd: i32, pin: &Pin, listener: &'static Listener, p
     let count = fill(fd, &mut fds, listening::listener_fds(pin.desc()));
     let fds = fds.get_mut(..count).unwrap_or_default();
     if !listener.is_shared() {
-        return Came { at_once: true, ..wait(pin, listener, patience, fds, false) };
+        return Came { at_once: true, ..wait(fd, pin, listener, patience, fds, false) };
     }
     // Who sits down has looked: clients that claim this process shall not keep others waiting.
     if !patience.signalled()
@@ -59,21 +59,22 @@ pub(super) fn wait_for_client(fd: i32, pin: &Pin, listener: &'static Listener, p
     {
         return came;
     }
-    let (came, claimed) = seats::while_seated(listener, |sits| wait(pin, listener, patience, fds, !sits));
+    let (came, claimed) = seats::while_seated(listener, |sits| wait(fd, pin, listener, patience, fds, !sits));
     if claimed.is_none() && came.queues.any() {
         seats::came_otherwise(listener);
     }
     Came { claimed, ..came }
 }
 
-/// Looks whether a queue has a client. Not through the crowd's set, which would wake another sleeper.
+/// Looks whether a queue has a client. Not through a set, which would wake another sleeper.
 fn who_is_there(fds: &mut [libc::pollfd]) -> Option<Came> {
     let queues = kernel::poll_at_once(fds).map_or(Queues::default(), |_| who_came(fds));
     queues.any().then_some(Came { at_once: true, ..Came::later(Woken::Ready(1), queues) })
 }
 
-/// `in_crowd` tells whether it may sleep where nobody hears of ends that this process keeps.
+/// `in_crowd` tells whether one of a crowd may sleep where nobody hears of ends that this process keeps.
 fn wait(
+    fd: i32,
     pin: &Pin,
     listener: &'static Listener,
     patience: &mut Patience,
@@ -82,11 +83,15 @@ fn wait(
 ) -> Came {
     let desc = pin.desc();
     if !spin(desc, listener, patience, fds) {
-        if in_crowd && let Some(set) = accept_lock::set_of(listener) {
-            let (woken, queues) = pin.while_waiting(|| accept_lock::sleep(set, patience));
+        let set = match listener.is_shared() {
+            true => in_crowd.then(|| sleepers::of_crowd(listener)).flatten(),
+            false => sleepers::of_threads(pin, fd, listener),
+        };
+        if let Some(set) = set {
+            let (woken, queues) = pin.while_waiting(|| sleepers::sleep(set, patience));
             return Came::later(woken, queues);
         }
-        let woken = pin.while_waiting(|| patience.sleep(fds, None));
+        let woken = pin.while_waiting(|| sleepers::alone(listener, || patience.sleep(fds, None)));
         if !matches!(woken, Woken::Ready(_)) {
             return Came::later(woken, Queues::default());
         }

@@ -33,7 +33,7 @@ use super::hello_io::{self, Waiting};
 use super::listener::{Listener, held};
 use super::reserve;
 use super::strangers::Closing;
-use super::{lobby, trust, untended};
+use super::{lobby, sleepers, trust, untended};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 use crate::{Errno, epoll, hidden, limits, process, stats, table};
@@ -255,6 +255,7 @@ fn open_now(listener: &'static Listener) -> bool {
         listener.set_open(true);
         stats::count(Counter::DoorsOpened, 1);
     }
+    sleepers::door_opens(listener);
     super::reserve::keep_reserve();
     true
 }
@@ -308,10 +309,9 @@ pub(super) fn fit_to_numbers(listener: &Listener, number: i32) {
 /// If others hold the listener, the queue is left to those who serve; when there are none, the clients in it
 /// are sent to TCP and the door is shut. `for_all` closes it for everybody, as `shutdown` does to the listener.
 pub(super) fn close(listener: &'static Listener, for_all: bool) {
+    sleepers::door_closes(listener);
     listener.lobby.close();
     let Some(door) = listener.door.take() else { return };
-    // Another one may be made under the same number, which the crowd's set does not have.
-    listener.set_door.set(None);
     let was_serving = listener.stop_serving();
     if was_serving {
         listener.leave_servers();

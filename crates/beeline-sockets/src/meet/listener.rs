@@ -120,10 +120,15 @@ pub struct Listener {
     pub(super) last: AtomicI32,
     /// The address listened on.
     pub(super) local: Address,
-    /// The epoll set in which the processes of a crowd sleep. Hidden, and shared by all of them.
+    /// The epoll set in which those sleep who wait for clients, hidden: [`super::sleepers`]. The processes of a crowd
+    /// share it.
     pub(super) set: FdCell,
     /// The door that is in it.
     pub(super) set_door: FdCell,
+    /// The lobby that is in it.
+    pub(super) set_lobby: FdCell,
+    /// A thread that sleeps on its own.
+    pub(super) sleeper: AtomicU32,
     pub(super) share: AtomicPtr<Share>,
     pub(super) lobby: Lobby,
     pub(super) seats: Seats,
@@ -196,6 +201,8 @@ impl Listener {
         self.local.set(local);
         self.set.set(None);
         self.set_door.set(None);
+        self.set_lobby.set(None);
+        self.sleeper.store(0, Relaxed);
         self.share.store(core::ptr::null_mut(), Relaxed);
         self.lobby.begin();
         self.seats.begin();

@@ -7,12 +7,12 @@ use beeline_shm::{SideMemory, sys};
 use beeline_stats::Reason;
 
 use super::listener::{LISTENERS, Listener, Share, find, held};
-use super::{accept_lock, door, lane, lobby, lookup, readable, untended};
+use super::{door, lane, lobby, lookup, readable, sleepers, untended};
 use crate::desc::{DESCS, Desc, Kind};
 use crate::kept::table::OPTION;
 use crate::linger::end_lingering;
 use crate::operations::{FURTHER_FDS, FurtherFds, Operations};
-use crate::{Errno, Outcome, changing, hidden, kept, kernel, process, table};
+use crate::{Errno, Outcome, changing, kept, kernel, process, table};
 
 /// See [`crate::operations`].
 static LISTENER: Operations = Operations {
@@ -225,9 +225,7 @@ fn close_listener(desc: &'static Desc) {
         desc.listener.store(core::ptr::null_mut(), Relaxed);
         door::close(listener, false);
         untended::end(listener);
-        if let Some(set) = listener.set.take() {
-            hidden::close_hidden(set);
-        }
+        sleepers::end(listener);
         let share = listener.share.swap(core::ptr::null_mut(), Relaxed);
         // Who waits for the accept lock uses it. A page that stays is better than one that is missed.
         if !share.is_null() && desc.keepers.pins() == 0 {
@@ -275,7 +273,7 @@ pub(super) fn prepare_fork() {
         } else if listener.set.get().is_none() {
             // Descriptors were short once.
             let _guard = listener.lock.lock();
-            accept_lock::make_set(listener, fd);
+            sleepers::make_for_crowd(listener, fd);
         }
     });
 }
@@ -293,9 +291,11 @@ pub(super) fn give_up_kept() {
 
 fn share(tcp: i32, listener: &'static Listener) {
     const { assert!(size_of::<Share>() <= 4096, "a page of a side") };
+    let _guard = listener.lock.lock();
+    // What this process's threads have is not the child's.
+    sleepers::end(listener);
     // Without the memory the crowd still works: its members only cannot take turns.
     let Ok(base) = sys::map_shared_anonymous(size_of::<Share>()) else { return };
-    let _guard = listener.lock.lock();
     let (open, reuses_port) = (listener.is_open(), listener.reuses_port());
     listener.share.store(base.cast(), Relaxed);
     listener.set_reuses_port(reuses_port);
@@ -305,7 +305,7 @@ fn share(tcp: i32, listener: &'static Listener) {
         }
         share.open.store(u32::from(open), Relaxed);
     }
-    accept_lock::make_set(listener, tcp);
+    sleepers::make_for_crowd(listener, tcp);
 }
 
 /// In the child of a `fork`: clients that the parent has taken from the door are the parent's. This process serves no

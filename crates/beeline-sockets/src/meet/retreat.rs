@@ -20,9 +20,9 @@ use beeline_stats::Reason;
 use super::listener::Listener;
 use super::reserve;
 use super::strangers::Closing;
-use super::{door, lobby, pool, untended};
+use super::{door, lobby, pool, sleepers, untended};
 use crate::desc::Desc;
-use crate::{changing, hidden, kernel, limits, table};
+use crate::{changing, kernel, limits, table};
 
 /// A lane was mapped for a client: if that was one of the last that there is room for, doors let nobody in any more.
 /// The caller holds `changing::changing`.
@@ -122,12 +122,7 @@ pub(super) fn give_up_descriptors() -> bool {
             any = true;
         }
         let _guard = listener.lock.lock();
-        any |= give_up_set(listener) | untended::end(listener);
+        any |= sleepers::end(listener) | untended::end(listener);
     });
     any
-}
-
-/// Without a door there is one queue here, and no need to sleep on two together. The caller holds the listener's lock.
-pub(super) fn give_up_set(listener: &Listener) -> bool {
-    listener.set.take().map(hidden::close_hidden).is_some()
 }

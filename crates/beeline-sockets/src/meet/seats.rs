@@ -10,7 +10,7 @@
 //!    out.
 //! 3. Who stands up and finds the end claimed takes its client before any other, or gives the end up: then that client
 //!    begins again over TCP.
-//! 4. Meanwhile the thread sleeps on its own and not with the crowd ([`super::accept_lock`]), which has no such ends.
+//! 4. Meanwhile the thread sleeps on its own and not with the crowd ([`super::sleepers`]), which has no such ends.
 //! 5. A client prefers the end that it used last: that server runs, while one that sits there already has to be woken
 //!    up. So it waits a moment for a server that is about to sit down ([`await_server`]), where that has been worth it.
 
