@@ -415,8 +415,12 @@ fn from_queue(call: &mut Accepting) -> Result<Option<i32>, Errno> {
                     send_away(anchor, Refusal::Gone);
                     return Err(Errno(libc::EBADF));
                 }
-                let _guard = listener.lock.lock();
-                let _ = lobby::park(listener, anchor);
+                if crate::forks() == forks {
+                    let _guard = listener.lock.lock();
+                    let _ = lobby::park(listener, anchor);
+                } else {
+                    send_away(anchor, Refusal::Gone);
+                }
             }
             Err(refusal @ Refusal::Poison(_)) => return refuse(call, anchor, refusal).map(Some),
             Err(refusal) => send_away(anchor, refusal),

@@ -72,12 +72,12 @@ fn has_spoken(listener: &Listener) -> bool {
 /// Lets clients into the lobby until there is one that has spoken.
 fn let_in(desc: &'static Desc, listener: &'static Listener) -> bool {
     for _ in 0..CLIENTS_MAX {
-        let came = {
+        let (came, forks) = {
             let _changing = changing::changing();
             if !listener.is_of(desc) {
                 return false;
             }
-            next(listener, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)
+            (next(listener, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK), crate::forks())
         };
         let anchor = match came {
             Ok(Some(anchor)) => anchor,
@@ -102,9 +102,11 @@ fn let_in(desc: &'static Desc, listener: &'static Listener) -> bool {
             Waiting::Gone => send_away(anchor, Refusal::Gone),
             Waiting::Silence | Waiting::Message => {
                 let _changing = changing::changing();
-                if !listener.is_of(desc) {
+                let is_there = listener.is_of(desc);
+                // A child that was forked meanwhile has the anchor, too, and knows nothing of it.
+                if !is_there || crate::forks() != forks {
                     send_away(anchor, Refusal::Gone);
-                    return false;
+                    if is_there { continue } else { return false }
                 }
                 let _guard = listener.lock.lock();
                 if waiting == Waiting::Silence {
