@@ -26,7 +26,7 @@ use beeline_stats::{Reason, Role};
 use spoken::{claimed_by, from_lobby, put_aside, told_of};
 
 use super::accepting::Accepting;
-use super::admit::take;
+use super::admit::{Visitor, judge, take_hello};
 use super::arrivals::{Came, look, wait_for_client};
 use super::hello_io::Refusal;
 use super::listener::{Listener, Queues};
@@ -163,7 +163,7 @@ fn last_client(call: &mut Accepting) -> Option<i32> {
         // The door's own number is the last one, then.
         retreat::if_empty(desc, listener);
     }
-    let taken = anchor.and_then(|anchor| match take_in_time(call, anchor) {
+    let taken = anchor.and_then(|anchor| match judge(call, anchor).and_then(|who| take_in_time(call, anchor, &who)) {
         Ok(()) => Some(anchor),
         Err(refusal) => {
             send_away(anchor, refusal);
@@ -176,11 +176,13 @@ fn last_client(call: &mut Accepting) -> Option<i32> {
     taken
 }
 
-/// As [`take`], but a client that has not spoken yet has a moment to do so: it has no other chance. The caller holds
-/// `changing::changing`.
-fn take_in_time(call: &mut Accepting, anchor: i32) -> Result<(), Refusal> {
-    match take(call, anchor) {
-        Err(Refusal::Silence) if lobby::await_hello(call.desc, call.listener, anchor) => take(call, anchor),
+/// As [`take_hello`], but a client that has not spoken yet has a moment to do so: it has no other chance. The caller
+/// holds `changing::changing`.
+fn take_in_time(call: &mut Accepting, anchor: i32, who: &Visitor) -> Result<(), Refusal> {
+    match take_hello(call, anchor, who) {
+        Err(Refusal::Silence) if lobby::await_hello(call.desc, call.listener, anchor, who.user()) => {
+            take_hello(call, anchor, who)
+        }
         taken => taken,
     }
 }
@@ -374,7 +376,7 @@ fn from_queue(call: &mut Accepting) -> Result<Option<i32>, Errno> {
     let Accepting { desc, listener, flags, .. } = *call;
     let (mut clients, mut gone) = (0, 0);
     while clients < CLIENTS_MAX && gone < GONE_MAX {
-        let (anchor, taken, forks) = {
+        let (anchor, who, taken, forks) = {
             let _changing = changing::changing();
             if !listener.is_of(desc) {
                 return Err(Errno(libc::EBADF));
@@ -392,16 +394,19 @@ fn from_queue(call: &mut Accepting) -> Result<Option<i32>, Errno> {
                 }
                 Err(errno) => return Err(errno),
             };
-            (anchor, take(call, anchor), crate::forks())
+            let who = judge(call, anchor);
+            let taken = who.as_ref().map_err(|refusal| *refusal).and_then(|who| take_hello(call, anchor, who));
+            (anchor, who.ok(), taken, crate::forks())
         };
-        let taken = match taken {
-            Err(Refusal::Silence) if lobby::await_hello(call.desc, call.listener, anchor) => {
+        let user = who.as_ref().and_then(Visitor::user);
+        let taken = match (taken, who) {
+            (Err(Refusal::Silence), Some(who)) if lobby::await_hello(desc, listener, anchor, user) => {
                 let _changing = changing::changing();
                 // A child that was forked meanwhile has the anchor, too, and knows nothing of it.
                 let ours = crate::forks() == forks && listener.is_of(desc);
-                if ours { take(call, anchor) } else { Err(Refusal::Gone) }
+                if ours { take_hello(call, anchor, &who) } else { Err(Refusal::Gone) }
             }
-            taken => taken,
+            (taken, _) => taken,
         };
         *(if matches!(taken, Err(Refusal::Gone)) { &mut gone } else { &mut clients }) += 1;
         match taken {
@@ -417,7 +422,7 @@ fn from_queue(call: &mut Accepting) -> Result<Option<i32>, Errno> {
                 }
                 if crate::forks() == forks {
                     let _guard = listener.lock.lock();
-                    let _ = lobby::park(listener, anchor);
+                    let _ = lobby::park(listener, anchor, user);
                 } else {
                     send_away(anchor, Refusal::Gone);
                 }

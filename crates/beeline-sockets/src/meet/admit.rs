@@ -37,31 +37,66 @@ use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
 use crate::{guards, hidden, io, limits, process, slots, stats, table};
 
+/// A client as far as it is known before it has said anything.
+pub(super) struct Visitor {
+    /// What its anchor is named for, and whether that comes from another host.
+    named: Option<(ConnName, bool)>,
+    peer: Option<Peer>,
+    is_of_ours: bool,
+}
+
+impl Visitor {
+    /// The user, unless it is nobody that this process can tell from others.
+    pub(super) fn user(&self) -> Option<u32> {
+        self.peer.map(|peer| peer.uid)
+    }
+}
+
 /// Makes a connection of a client's anchor. The caller holds `changing::changing`, and closes the anchor if this
 /// fails.
 pub(super) fn take(call: &mut Accepting, anchor: i32) -> Result<(), Refusal> {
-    let Accepting { desc, listener, flags, .. } = *call;
-    if !may_begin() {
-        retreat::begin_now(desc, listener, Reason::Disabled);
-        return Err(refused(Reason::Disabled));
-    }
-    if limits::had_hostile_clients() {
-        retreat::begin_now(desc, listener, Reason::HostileClients);
-        return Err(refused(Reason::HostileClients));
-    }
+    let visitor = judge(call, anchor)?;
+    take_hello(call, anchor, &visitor)
+}
+
+/// Finds out who has come. What the anchor tells is judged before the client has said anything, and only once.
+///
+/// # Errors
+/// Why it is sent away, never [`Refusal::Silence`].
+pub(super) fn judge(call: &Accepting, anchor: i32) -> Result<Visitor, Refusal> {
+    may_admit(call)?;
     let bound = name_of(anchor)?;
-    let came_from = trust::peer(anchor);
-    let uid = came_from.map(|peer| peer.uid);
+    let peer = trust::peer(anchor);
+    let uid = peer.map(|peer| peer.uid);
     let may_bridge = uid.is_some_and(trust::may_bridge);
-    // What the name tells is judged before the client has said anything.
-    let named =
-        bound.map(|name| check_addresses(listener, &name, may_bridge).map(|bridged| (name, bridged))).transpose();
-    let named = named.map_err(|refusal| in_place(anchor, refusal))?;
+    let checked = |name| check_addresses(call.listener, &name, may_bridge).map(|bridged| (name, bridged));
+    let named = bound.map(checked).transpose().map_err(|refusal| in_place(anchor, refusal))?;
     let bridged = named.is_some_and(|(_, bridged)| bridged);
     if !bridged && !uid.is_some_and(trust::may_share) {
         return Err(refused(Reason::ForeignUser));
     }
-    let (lane, held) = lane_of(anchor, came_from.is_some_and(|peer| peer.is_of_ours()))?;
+    Ok(Visitor { named, peer, is_of_ours: peer.is_some_and(|peer| peer.is_of_ours()) })
+}
+
+/// Whether clients may have lanes at the moment. Where they may not, no more come to the door.
+fn may_admit(&Accepting { desc, listener, .. }: &Accepting) -> Result<(), Refusal> {
+    let reason = match (may_begin(), limits::had_hostile_clients()) {
+        (false, _) => Reason::Disabled,
+        (true, true) => Reason::HostileClients,
+        (true, false) => return Ok(()),
+    };
+    retreat::begin_now(desc, listener, reason);
+    Err(refused(reason))
+}
+
+/// The second part of [`take`], which may be tried again of a client that was silent.
+pub(super) fn take_hello(call: &mut Accepting, anchor: i32, visitor: &Visitor) -> Result<(), Refusal> {
+    let Accepting { desc, listener, flags, .. } = *call;
+    let Visitor { named, peer, is_of_ours } = *visitor;
+    may_admit(call)?;
+    let uid = visitor.user();
+    let bridged = named.is_some_and(|(_, bridged)| bridged);
+    let (lane, held) = lane_of(anchor, is_of_ours)?;
     if !listener.is_of_one_user() {
         lane.spoil();
     }
@@ -95,9 +130,9 @@ pub(super) fn take(call: &mut Accepting, anchor: i32) -> Result<(), Refusal> {
     };
     let path = if bridged { state::BRIDGED } else { 0 };
     if path == 0 {
-        standing::welcome(listener, lane, &name, came_from);
+        standing::welcome(listener, lane, &name, peer);
     }
-    match establish(desc, anchor, flags, &name, (lane, path), came_from) {
+    match establish(desc, anchor, flags, &name, (lane, path), Origin { peer, is_of_ours }) {
         Ok(family) => {
             call.peer = SockAddr::internet(name.client.address(), family);
             Ok(())
@@ -134,7 +169,8 @@ pub(super) fn take_again(call: &mut Accepting, anchor: i32, Again { lane, client
     }
     standing::welcome(listener, lane, &known, Some(who));
     lane.stands.begin_again();
-    match establish(desc, anchor, flags, &name, (lane, 0), Some(who)) {
+    // Whether it is of ours was asked when it came first.
+    match establish(desc, anchor, flags, &name, (lane, 0), Origin { peer: Some(who), is_of_ours: false }) {
         Ok(family) => {
             stats::count(Counter::LanesReused, 1);
             listener.seats.note_claimed();
@@ -196,25 +232,31 @@ pub(super) fn lane_of(anchor: i32, is_of_ours: bool) -> Result<(&'static PooledL
     Ok((taken.lane, taken.held))
 }
 
+/// From whom a connection comes, as far as that is known.
+#[derive(Default)]
+pub(super) struct Origin {
+    peer: Option<Peer>,
+    /// Whether that is root's or our own user's, which may stop us anyway.
+    is_of_ours: bool,
+}
+
 /// Puts everything in place for a connection whose lane is there, and which has come on this path: [`state::BRIDGED`],
-/// [`state::MET`], or neither, from this process and user, if they are known. Returns the app's address family.
+/// [`state::MET`], or neither. Returns the app's address family.
 pub(super) fn establish(
     desc: &'static Desc,
     anchor: i32,
     flags: i32,
     name: &ConnName,
     (lane, path): (&'static PooledLane, u32),
-    peer: Option<Peer>,
+    Origin { peer, is_of_ours }: Origin,
 ) -> Result<i32, Reason> {
     if io::small_send_buffer().is_none() {
         return Err(Reason::KernelUnsupported);
     }
-    if !lane.stands.is_again() {
-        let is_of_ours = peer.is_some_and(|peer| peer.is_of_ours());
-        if trust::refuse_rights(anchor) && !is_of_ours && strangers::hides_rights(anchor) {
-            stats::poisoned(Poison::HelloExtraFds);
-            return Err(Reason::PeerRefused);
-        }
+    let is_new = !lane.stands.is_again();
+    if is_new && trust::refuse_rights(anchor) && !is_of_ours && strangers::hides_rights(anchor) {
+        stats::poisoned(Poison::HelloExtraFds);
+        return Err(Reason::PeerRefused);
     }
     let side = pool::side().map_err(limits::memory_reason)?;
     let Some(connection) = DESCS.take() else {

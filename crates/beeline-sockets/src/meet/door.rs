@@ -273,7 +273,7 @@ fn let_in(listener: &Listener, door: i32, backlog: i32) {
             if hello_io::look(first) == Waiting::Gone {
                 let _ = sys::close(first);
             } else {
-                let _ = lobby::park(listener, first);
+                let _ = lobby::park(listener, first, trust::peer_uid(first));
                 break;
             }
         }

@@ -88,6 +88,13 @@ pub(super) struct Pending {
     since_ns: AtomicU64,
 }
 
+impl Pending {
+    /// Its user, where that is known.
+    fn user(&self) -> Option<u32> {
+        self.user.load(Relaxed).checked_sub(1)
+    }
+}
+
 /// Until when a user's waits are made up for; from [`CREDIT_NS`] before that on his silent clients are waited for
 /// again.
 #[derive(Default)]
@@ -327,20 +334,15 @@ fn charged(waited_ns: u64) -> u64 {
     waited_ns.saturating_sub(SOON_NS).saturating_mul(CHARGE)
 }
 
-/// The user of a client, as in [`Pending`].
-fn user_of(anchor: i32) -> u32 {
-    as_pending(trust::peer_uid(anchor))
-}
-
-/// Plus one; 0 when that is not known.
+/// A client's user, as in [`Pending`].
 fn as_pending(user: Option<u32>) -> u32 {
     user.map_or(0, |uid| uid.saturating_add(1))
 }
 
-/// Waits a moment for the hello of a client that has just connected, unless others have come meanwhile, or its user has
-/// had his wait. Returns whether it has spoken.
-pub(super) fn await_hello(desc: &Desc, listener: &Listener, anchor: i32) -> bool {
-    let user = user_of(anchor);
+/// Waits a moment for the hello of a client of this user that has just connected, unless others have come meanwhile, or
+/// the user has had his wait. Returns whether it has spoken.
+pub(super) fn await_hello(desc: &Desc, listener: &Listener, anchor: i32, user: Option<u32>) -> bool {
+    let user = as_pending(user);
     let lobby = &listener.lobby;
     let in_crowd = listener.is_shared();
     let began_ns = kernel::now_ns();
@@ -365,16 +367,15 @@ pub(super) fn await_hello(desc: &Desc, listener: &Listener, anchor: i32) -> bool
     fds[0].revents != 0
 }
 
-/// Puts a client that has not spoken yet into the lobby, under a hidden number. The caller holds the listener's lock.
-/// Without room the client is sent away.
-pub(super) fn park(listener: &Listener, anchor: i32) -> Option<i32> {
-    park_for(listener, anchor, user_of(anchor))
+/// Puts a client of this user that has not spoken yet into the lobby, under a hidden number. The caller holds the
+/// listener's lock. Without room the client is sent away.
+pub(super) fn park(listener: &Listener, anchor: i32, user: Option<u32>) -> Option<i32> {
+    park_for(listener, anchor, as_pending(user))
 }
 
 /// Puts a client that has spoken there, for whoever accepts. Whether that one will find a client: not one that the
 /// rules keep out, which is sent away.
-pub(super) fn park_spoken(listener: &Listener, anchor: i32) -> bool {
-    let user = trust::peer_uid(anchor);
+pub(super) fn park_spoken(listener: &Listener, anchor: i32, user: Option<u32>) -> bool {
     if is_welcome(user) {
         park_for(listener, anchor, as_pending(user)).is_some()
     } else {
@@ -436,13 +437,9 @@ pub(super) fn give_up_kept(lobby: &Lobby) -> bool {
     any
 }
 
-/// Whether the rules let this client in, whatever it says.
-pub(super) fn welcomes(anchor: i32) -> bool {
-    is_welcome(trust::peer_uid(anchor))
-}
-
-/// Whether the rules let clients of this user in. Who is told of it would find nobody to accept otherwise.
-fn is_welcome(user: Option<u32>) -> bool {
+/// Whether the rules let clients of this user in, whatever they say. Who is told of it would find nobody to accept
+/// otherwise.
+pub(super) fn is_welcome(user: Option<u32>) -> bool {
     let welcome = user.is_some_and(|uid| trust::may_share(uid) || trust::may_bridge(uid));
     if !welcome {
         stats::fell_back(Role::Server, beeline_stats::Reason::ForeignUser);

@@ -6,7 +6,7 @@ use super::accept::{CLIENTS_MAX, next};
 use super::hello_io::{self, Refusal, Waiting};
 use super::listener::Listener;
 use super::lobby::{self, Who, send_away};
-use super::{retreat, watched};
+use super::{retreat, trust, watched};
 use crate::desc::Desc;
 use crate::{Errno, changing, kernel};
 
@@ -92,9 +92,10 @@ fn let_in(desc: &'static Desc, listener: &'static Listener) -> bool {
                 return false;
             }
         };
+        let user = trust::peer_uid(anchor);
         let waiting = match hello_io::look_closely(anchor) {
-            Waiting::Silence if !lobby::welcomes(anchor) => Waiting::Gone,
-            Waiting::Silence if lobby::await_hello(desc, listener, anchor) => hello_io::look_closely(anchor),
+            Waiting::Silence if !lobby::is_welcome(user) => Waiting::Gone,
+            Waiting::Silence if lobby::await_hello(desc, listener, anchor, user) => hello_io::look_closely(anchor),
             waiting => waiting,
         };
         match waiting {
@@ -110,8 +111,8 @@ fn let_in(desc: &'static Desc, listener: &'static Listener) -> bool {
                 }
                 let _guard = listener.lock.lock();
                 if waiting == Waiting::Silence {
-                    let _ = lobby::park(listener, anchor);
-                } else if lobby::park_spoken(listener, anchor) {
+                    let _ = lobby::park(listener, anchor, user);
+                } else if lobby::park_spoken(listener, anchor, user) {
                     return true;
                 }
             }

@@ -100,7 +100,7 @@ fn take(
     lane.spend();
     let taken = put_in_place(accepted, flags, parcel, lane).and_then(|twin| {
         let path = state::MET | if cuts { state::CUTS } else { 0 };
-        admit::establish(desc, accepted, flags, name, (lane, path), None).inspect_err(|_| {
+        admit::establish(desc, accepted, flags, name, (lane, path), admit::Origin::default()).inspect_err(|_| {
             // The accepted socket goes back to its place.
             put(twin, accepted, flags);
         })?;

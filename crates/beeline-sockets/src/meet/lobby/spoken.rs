@@ -3,7 +3,7 @@
 use beeline_shm::sys;
 
 use super::kept::{self, Again};
-use super::{Lobby, PENDING_MAX, Pending, is_welcome, welcomes};
+use super::{Lobby, PENDING_MAX, Pending, is_welcome};
 use crate::meet::hello_io::{self, Waiting};
 use crate::meet::listener::Listener;
 use crate::{Errno, kernel};
@@ -132,7 +132,7 @@ fn first_spoken<const AT_ONCE: usize>(lobby: &Lobby) -> Look<'_> {
         let Some(place) = lobby.places.iter().find(|place| place.anchor.get() == Some(hidden)) else { continue };
         match hello_io::look_closely(hidden) {
             Waiting::Silence => {}
-            Waiting::Message if welcomes(hidden) => return Look::Spoken(First::New(place)),
+            Waiting::Message if is_welcome(place.user()) => return Look::Spoken(First::New(place)),
             // As one does that does not trust the door.
             Waiting::Message | Waiting::Gone => lobby.drop_client(place),
         }

@@ -81,7 +81,7 @@ fn an_urgent_byte_is_heard_of_a_client_that_was_silent() {
     let (client, anchor) = silent_client();
     {
         let _guard = listener.lock.lock();
-        assert!(park(listener, anchor).is_some());
+        assert!(park(listener, anchor, trust::peer_uid(anchor)).is_some());
     }
     assert!(any_spoken(listener) == Who::Nobody);
     client.send_urgent(b'x', &[]).unwrap();
