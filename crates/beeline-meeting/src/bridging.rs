@@ -101,11 +101,11 @@ pub fn take_client(anchor: i32) -> Option<Result<(ConnName, LaneEnd), Verdict>> 
 /// Whether a client may have the address that its anchor is named for. Servers of this host ask the same of it
 /// ([`super::claims`]); those of other hosts have only the word of their bridge and ours.
 fn judge(name: &ConnName, anchor: i32) -> Result<(), Verdict> {
-    let uid = trust::peer_uid(anchor);
-    if !uid.is_some_and(trust::may_share) || !lookup::is_local(name.client.address().ip()) {
+    let (uid, ours) = (trust::peer_uid(anchor), trust::OwnUser::default());
+    if !uid.is_some_and(|uid| ours.may_share(uid)) || !lookup::is_local(name.client.address().ip()) {
         return Err(Verdict::Rejected);
     }
-    match claims::prove(name, Naming::Plain, uid, anchor) {
+    match claims::prove(name, Naming::Plain, uid, &ours, anchor) {
         Ok(_) => Ok(()),
         // The client may choose another port, or find room later.
         Err(Refusal::Reason(Reason::AddressInUse | Reason::DescriptorsShort | Reason::MemoryShort)) => {
@@ -141,7 +141,7 @@ pub fn connect_for(client: Endpoint, server: Endpoint) -> Result<LaneEnd, Reason
     for end in [End::Client, End::Server] {
         offer.lane.memory().read_wake(end).store(beeline_lane::BEGIN_ARMED, Relaxed);
     }
-    if let Err(reason) = greeting::enter_door(&anchor, &name, server.address(), target) {
+    if let Err(reason) = greeting::enter_door(&anchor, &name, server.address(), target, &trust::OwnUser::default()) {
         offer.withdraw();
         return Err(reason);
     }

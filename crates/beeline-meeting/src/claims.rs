@@ -24,6 +24,7 @@ use beeline_stats::{Poison, Reason};
 use beeline_wire::ConnName;
 
 use super::hello_io::Refusal;
+use super::trust::OwnUser;
 use super::{ports, trust};
 use crate::Errno;
 use crate::kernel::{self, SockAddr};
@@ -37,18 +38,24 @@ pub enum Naming {
     Held,
 }
 
-/// Whether a client of this user may have the address of this connection in the network namespace of its anchor.
+/// Whether a client of the user `uid` may have the address of this connection in the network namespace of its anchor.
 /// Returns the TCP socket to be kept as long as the connection.
 ///
 /// # Errors
 /// Why not.
-pub fn prove(name: &ConnName, naming: Naming, uid: Option<u32>, anchor: i32) -> Result<Option<Fd>, Refusal> {
+pub fn prove(
+    name: &ConnName,
+    naming: Naming,
+    uid: Option<u32>,
+    ours: &OwnUser,
+    anchor: i32,
+) -> Result<Option<Fd>, Refusal> {
     let client = name.client.address();
     let foreign = Err(Refusal::Poison(Poison::HelloAddressForeign));
     if client.port() < ports::first_unprivileged() && !uid.is_some_and(trust::may_have_any_port) {
         return foreign;
     }
-    let believed = uid.is_some_and(|uid| uid == 0 || uid == trust::euid());
+    let believed = uid.is_some_and(|uid| ours.believes(uid));
     match naming {
         Naming::Plain if believed => Ok(None),
         Naming::Plain if ports::is_handed_out(client.port()) => foreign,
@@ -95,7 +102,7 @@ mod tests {
         let end = |port| Endpoint::new(SocketAddr::from(([127, 0, 0, 1], port)));
         let here = kernel::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).unwrap();
         let here = Fd::own(here as i32);
-        prove(&ConnName { client: end(port), server: end(80) }, naming, uid, here.get())
+        prove(&ConnName { client: end(port), server: end(80) }, naming, uid, &OwnUser::default(), here.get())
     }
 
     /// A port that the kernel has handed out, still bound or just given up.

@@ -8,7 +8,7 @@ use beeline_wire::{ConnName, DoorName, Held, Hello};
 
 use super::lookup::{self, Target};
 use super::pool::{Offer, PooledLane};
-use super::trust::Peer;
+use super::trust::{OwnUser, Peer};
 use super::{hello_io, trust};
 use crate::kernel::{self, SockAddr};
 use crate::{Errno, calibrate, process};
@@ -26,7 +26,13 @@ pub fn is_open(cookie: u64) -> bool {
 ///
 /// # Errors
 /// Why it is not entered.
-pub fn enter_door(anchor: &Fd, name: &ConnName, destination: SocketAddr, target: Target) -> Result<Peer, Reason> {
+pub fn enter_door(
+    anchor: &Fd,
+    name: &ConnName,
+    destination: SocketAddr,
+    target: Target,
+    ours: &OwnUser,
+) -> Result<Peer, Reason> {
     if calibrate::small_send_buffer().is_none() {
         return Err(Reason::KernelUnsupported);
     }
@@ -43,12 +49,12 @@ pub fn enter_door(anchor: &Fd, name: &ConnName, destination: SocketAddr, target:
     }
     let peer = trust::peer(anchor.get()).ok_or(Reason::DoorNotTrusted)?;
     let uid = peer.uid;
-    if !trust::may_share(uid) {
+    if !ours.may_share(uid) {
         return Err(Reason::ForeignUser);
     }
     // A remembered answer is a little old. It will do for our own user and for root, who could do to us what
     // they like; anybody else must own the port now that the connection stands.
-    let owner = if uid == 0 || uid == trust::euid() {
+    let owner = if ours.believes(uid) {
         target.uid
     } else {
         let now = lookup::listener_now(destination, name.client.address())?;

@@ -64,6 +64,8 @@ pub struct Route {
     pub way: Way,
     /// The network namespace of the socket.
     namespace: Option<u64>,
+    /// Who we are for this connection.
+    pub ours: trust::OwnUser,
 }
 
 impl Route {
@@ -112,7 +114,8 @@ impl Route {
             return Err(Reason::SelfConnect);
         }
         let explicit = chosen_ip.is_some() || bound_port.is_some();
-        Ok(Route { destination, source, bound_port, explicit, way, namespace: kernel::namespace(fd) })
+        let (namespace, ours) = (kernel::namespace(fd), trust::OwnUser::default());
+        Ok(Route { destination, source, bound_port, explicit, way, namespace, ours })
     }
 
     /// The connection that would come over an end that was kept with the same server, if it may: its anchor is of the
@@ -135,7 +138,7 @@ impl Route {
     #[must_use]
     pub fn is_privileged_in_vain(&self) -> bool {
         self.bound_port.is_some_and(|port| port < ports::first_unprivileged())
-            && !trust::may_have_any_port(trust::euid())
+            && !trust::may_have_any_port(self.ours.uid())
     }
 
     /// The network namespace of the socket.

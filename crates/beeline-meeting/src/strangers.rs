@@ -205,7 +205,7 @@ fn seal(anchor: i32, refuses: impl FnOnce(i32) -> bool) {
 
 /// Whether a client is of our own user, or root.
 fn is_of_ours(anchor: i32) -> bool {
-    trust::peer(anchor).is_some_and(|peer| peer.is_of_ours())
+    trust::peer_uid(anchor).is_some_and(|uid| trust::OwnUser::default().believes(uid))
 }
 
 /// Closes an anchor of which no connection has been made.

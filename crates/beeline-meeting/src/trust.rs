@@ -6,6 +6,7 @@
 //! 3. A peer can attach descriptors to a message, and whoever drops a socket with a long linger waits for it.
 //!    `SO_PASSRIGHTS` (Linux 6.16) forbids that; without it, only our own user and root are peers.
 
+use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use beeline_shm::Fd;
@@ -25,20 +26,43 @@ pub fn euid() -> u32 {
     unsafe { call(libc::SYS_geteuid, [0; 6]) }.map_or(0, |uid| uid as u32)
 }
 
+/// The effective user of the process while it makes one connection: asked once, when it is wanted first.
+#[derive(Default)]
+pub struct OwnUser(Cell<Option<u32>>);
+
+impl OwnUser {
+    /// Its uid.
+    pub fn uid(&self) -> u32 {
+        self.0.get().unwrap_or_else(|| {
+            let uid = euid();
+            self.0.set(Some(uid));
+            uid
+        })
+    }
+
+    /// Whether `uid` is our own user, who may take this process's memory itself, or root.
+    pub fn believes(&self, uid: u32) -> bool {
+        uid == 0 || uid == self.uid()
+    }
+
+    /// Whether the rules let us share a lane with `uid`.
+    pub fn may_share(&self, uid: u32) -> bool {
+        self.believes(uid) || may_share_with_anybody()
+    }
+
+    /// Whether a server of this user takes our word for a port that we have bound ([`super::claims`], 2).
+    pub fn is_believed_by(&self, uid: u32) -> bool {
+        let ours = self.uid();
+        ours == 0 || ours == uid
+    }
+}
+
 /// Who was at the other end of an `AF_UNIX` connection when it was made.
 #[derive(Clone, Copy)]
 pub struct Peer {
     /// As our pid namespace names the process; 0 if it does not.
     pub pid: u32,
     pub uid: u32,
-}
-
-impl Peer {
-    /// Whether it is of our own user, who may take this process's memory itself, or root.
-    #[must_use]
-    pub fn is_of_ours(&self) -> bool {
-        self.uid == 0 || self.uid == euid()
-    }
 }
 
 /// Who is at the other end, unless it is somebody outside our user namespace.
@@ -76,12 +100,6 @@ pub fn may_have_any_port(uid: u32) -> bool {
     uid == 0 && proc::user_namespace() == FIRST_USER_NAMESPACE
 }
 
-/// Whether a server of this user takes our word for a port that we have bound ([`super::claims`], 2).
-pub fn is_believed_by(uid: u32) -> bool {
-    let ours = euid();
-    ours == 0 || ours == uid
-}
-
 /// Whether `uid` may run the bridge, which speaks for other hosts.
 pub fn may_bridge(uid: u32) -> bool {
     uid == 0 || u64::from(uid) == crate::config().bridge_uid
@@ -116,7 +134,7 @@ pub fn may_share_with_anybody() -> bool {
 
 /// Whether the rules let us share a lane with `uid`.
 pub fn may_share(uid: u32) -> bool {
-    uid == 0 || uid == euid() || may_share_with_anybody()
+    OwnUser::default().may_share(uid)
 }
 
 const UNKNOWN: u32 = 0;

@@ -29,7 +29,7 @@ use super::lobby::Again;
 use super::pool::{self, PooledLane};
 use super::route::new_anchor;
 use super::taking::{self, give_back, name_of, refused};
-use super::trust::Peer;
+use super::trust::{OwnUser, Peer};
 use super::{lookup, retreat, standing, strangers, trust};
 use crate::anchor::Anchor;
 use crate::desc::{DESCS, Desc, Kind};
@@ -43,6 +43,8 @@ pub(super) struct Visitor {
     named: Option<(ConnName, bool)>,
     peer: Option<Peer>,
     is_of_ours: bool,
+    /// Who we are to it.
+    ours: OwnUser,
 }
 
 impl Visitor {
@@ -72,10 +74,11 @@ pub(super) fn judge(call: &Accepting, anchor: i32) -> Result<Visitor, Refusal> {
     let checked = |name| check_addresses(call.listener, &name, may_bridge).map(|bridged| (name, bridged));
     let named = bound.map(checked).transpose().map_err(|refusal| in_place(anchor, refusal))?;
     let bridged = named.is_some_and(|(_, bridged)| bridged);
-    if !bridged && !uid.is_some_and(trust::may_share) {
+    let ours = OwnUser::default();
+    if !bridged && !uid.is_some_and(|uid| ours.may_share(uid)) {
         return Err(refused(Reason::ForeignUser));
     }
-    Ok(Visitor { named, peer, is_of_ours: peer.is_some_and(|peer| peer.is_of_ours()) })
+    Ok(Visitor { named, peer, is_of_ours: uid.is_some_and(|uid| ours.believes(uid)), ours })
 }
 
 /// Whether clients may have lanes at the moment. Where they may not, no more come to the door.
@@ -92,21 +95,23 @@ fn may_admit(&Accepting { desc, listener, .. }: &Accepting) -> Result<(), Refusa
 /// The second part of [`take`], which may be tried again of a client that was silent.
 pub(super) fn take_hello(call: &mut Accepting, anchor: i32, visitor: &Visitor) -> Result<(), Refusal> {
     let Accepting { desc, listener, flags, .. } = *call;
-    let Visitor { named, peer, is_of_ours } = *visitor;
+    let Visitor { named, peer, is_of_ours, ref ours } = *visitor;
     may_admit(call)?;
     let uid = visitor.user();
     let bridged = named.is_some_and(|(_, bridged)| bridged);
     let (lane, held) = lane_of(anchor, is_of_ours)?;
-    if !listener.is_of_one_user() {
+    if !listener.is_of_one_user(ours) {
         lane.spoil();
     }
     let proven = match (named, held) {
         (Some((name, true)), None) => Ok((name, None)),
-        (Some((name, false)), None) => claims::prove(&name, Naming::Plain, uid, anchor).map(|holder| (name, holder)),
+        (Some((name, false)), None) => {
+            claims::prove(&name, Naming::Plain, uid, ours, anchor).map(|holder| (name, holder))
+        }
         (None, Some(held)) => {
             let name = held.to_port(listener.local.get().port());
             let checked = check_addresses(listener, &name, false).map_err(|refusal| in_place(anchor, refusal));
-            checked.and_then(|_| claims::prove(&name, Naming::Held, uid, anchor)).map(|holder| (name, holder))
+            checked.and_then(|_| claims::prove(&name, Naming::Held, uid, ours, anchor)).map(|holder| (name, holder))
         }
         (None, None) => Err(Refusal::Poison(Poison::HelloUnnamed)),
         (Some(_), Some(_)) => Err(Refusal::Poison(Poison::HelloNameMismatch)),
@@ -130,7 +135,7 @@ pub(super) fn take_hello(call: &mut Accepting, anchor: i32, visitor: &Visitor) -
     };
     let path = if bridged { state::BRIDGED } else { 0 };
     if path == 0 {
-        standing::welcome(listener, lane, &name, peer);
+        standing::welcome(listener, lane, &name, peer, ours);
     }
     match establish(desc, anchor, flags, &name, (lane, path), Origin { peer, is_of_ours }) {
         Ok(family) => {
@@ -149,14 +154,14 @@ pub(super) fn take_hello(call: &mut Accepting, anchor: i32, visitor: &Visitor) -
 /// once. The caller holds `changing::changing`, and closes the anchor if this fails.
 pub(super) fn take_again(call: &mut Accepting, anchor: i32, Again { lane, client }: Again) -> Result<(), Refusal> {
     let Accepting { desc, listener, flags, .. } = *call;
-    let (known, who) = (lane.stands.name(), lane.stands.peer());
+    let (known, who, ours) = (lane.stands.name(), lane.stands.peer(), OwnUser::default());
     let name = ConnName { client, ..known };
     let refusal = if !may_begin() || process::rules().path(Role::Server, name.server.address()) == Path::Tcp {
         Some(refused(Reason::Disabled))
-    } else if !trust::may_share(who.uid) {
+    } else if !ours.may_share(who.uid) {
         Some(refused(Reason::ForeignUser))
     } else if name != known {
-        check_claim(listener, &name, who.uid, anchor).err()
+        check_claim(listener, &name, who.uid, &ours, anchor).err()
     } else {
         None
     };
@@ -164,10 +169,10 @@ pub(super) fn take_again(call: &mut Accepting, anchor: i32, Again { lane, client
         give_back(lane);
         return Err(refusal);
     }
-    if !listener.is_of_one_user() {
+    if !listener.is_of_one_user(&ours) {
         lane.spoil();
     }
-    standing::welcome(listener, lane, &known, Some(who));
+    standing::welcome(listener, lane, &known, Some(who), &ours);
     lane.stands.begin_again();
     // Whether it is of ours was asked when it came first.
     match establish(desc, anchor, flags, &name, (lane, 0), Origin { peer: Some(who), is_of_ours: false }) {
@@ -185,10 +190,10 @@ pub(super) fn take_again(call: &mut Accepting, anchor: i32, Again { lane, client
 }
 
 /// Whether a client of this user may have another address than the name of its anchor has.
-fn check_claim(listener: &Listener, name: &ConnName, uid: u32, anchor: i32) -> Result<(), Refusal> {
+fn check_claim(listener: &Listener, name: &ConnName, uid: u32, ours: &OwnUser, anchor: i32) -> Result<(), Refusal> {
     check_addresses(listener, name, false).map_err(|refusal| in_place(anchor, refusal))?;
     // Nobody holds it for a client that is to be believed.
-    claims::prove(name, Naming::Plain, Some(uid), anchor).map(|_| ())
+    claims::prove(name, Naming::Plain, Some(uid), ours, anchor).map(|_| ())
 }
 
 /// Whether the name is a connection to this listener that its maker may claim. Returns whether it comes from another

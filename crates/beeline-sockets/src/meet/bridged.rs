@@ -50,7 +50,7 @@ pub(super) fn attempt(ours: Connecting, route: &Route, nonblocking: bool) -> Res
         return Err(Reason::DescriptorsShort);
     }
     let uid = enter(&anchor, route)?;
-    if route.bound_port.is_some() && !trust::is_believed_by(uid) {
+    if route.bound_port.is_some() && !route.ours.is_believed_by(uid) {
         return Err(Reason::ExplicitBindUnsupported);
     }
     let offered = say_hello(desc, &anchor, (&name, held), nonblocking)?;

@@ -25,7 +25,7 @@ use super::connecting::{Claim, Connecting, claim, leave_to_kernel};
 use super::lookup::{self, Afar, Target};
 use super::pool::{self};
 use super::route::{Reserved, Route, Way, reserve_name};
-use super::{bridged, greeting, ports, retry, standing, trust};
+use super::{bridged, greeting, ports, retry, standing};
 use crate::close::changing_of;
 use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
@@ -253,7 +253,7 @@ fn attempt(
         return again.map(|()| Made::Lane { nonblocking });
     }
     let (Reserved { anchor, name, held }, target) = reserve(&route)?;
-    if route.bound_port.is_some() && !trust::is_believed_by(target.uid) {
+    if route.bound_port.is_some() && !route.ours.is_believed_by(target.uid) {
         return Err(Reason::ExplicitBindUnsupported);
     }
     let _changing = changing_of(fd, desc);
@@ -267,7 +267,7 @@ fn attempt(
     // there is as little as can be.
     let side = pool::side().map_err(limits::memory_reason)?;
     let lane = client::prepare(side.state, desc, &name, target.cookie, nonblocking).and_then(|offer| {
-        let trusted = greeting::enter_door(&anchor, &name, route.destination, target);
+        let trusted = greeting::enter_door(&anchor, &name, route.destination, target, &route.ours);
         match trusted {
             Ok(peer) => {
                 offer.know_owner(target.uid);

@@ -280,11 +280,11 @@ impl Listener {
 
     /// Whether only processes of our user accept on the listener: they may read each other's memory anyway, so a
     /// lane may go from one to the next.
-    pub(super) fn is_of_one_user(&self) -> bool {
+    pub(super) fn is_of_one_user(&self, ours: &trust::OwnUser) -> bool {
         if !self.is_shared() {
             return true;
         }
-        let user = trust::euid().saturating_add(1);
+        let user = ours.uid().saturating_add(1);
         self.shared_state().is_some_and(|share| share.mixed.load(Relaxed) == 0 && share.user.load(Relaxed) == user)
     }
 

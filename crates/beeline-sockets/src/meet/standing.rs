@@ -81,27 +81,28 @@ fn are_wanted(had_another: bool) -> bool {
     }
 }
 
-/// Whether ends are kept with processes of this user.
-fn believes(uid: u32, euid: u32) -> bool {
-    uid == euid || uid == 0
-}
-
 /// Before a hello: rule 1, of the client. `peer` is who opened the door, where the anchor has a plain name.
 pub(super) fn offer(offer: &Offer, route: &Route, name: &ConnName, peer: Option<trust::Peer>) {
     offer.lane.stands.says_hello(thread::identity());
     if !are_wanted(offer.was_served()) {
         return;
     }
-    let euid = trust::euid();
-    if let Some(peer) = peer.filter(|peer| believes(peer.uid, euid)) {
-        offer.lane.stands.know(name, peer, euid, route.namespace());
+    // Ends are kept with processes of our own user and of root.
+    if let Some(peer) = peer.filter(|peer| route.ours.believes(peer.uid)) {
+        offer.lane.stands.know(name, peer, route.ours.uid(), route.namespace());
         offer.lane.stands.set_borrows_port(route.bound_port.is_some());
         offer.lane.memory().set_flags(End::Client, flags::STANDS);
     }
 }
 
 /// Before a hello is taken: rule 1, of the server. `peer` is who brought the lane with a plain name.
-pub(super) fn welcome(listener: &'static Listener, lane: &PooledLane, name: &ConnName, peer: Option<trust::Peer>) {
+pub(super) fn welcome(
+    listener: &'static Listener,
+    lane: &PooledLane,
+    name: &ConnName,
+    peer: Option<trust::Peer>,
+    ours: &trust::OwnUser,
+) {
     lane.stands.set_home(core::ptr::null_mut());
     let offers = lane.memory().flags(End::Client) & flags::STANDS != 0;
     let is_wanted = crate::live(option::standing) != Wanted::Off;
@@ -109,9 +110,8 @@ pub(super) fn welcome(listener: &'static Listener, lane: &PooledLane, name: &Con
     if !offers || lane.holder().is_some() || !is_wanted {
         return;
     }
-    let euid = trust::euid();
-    if let Some(peer) = peer.filter(|peer| believes(peer.uid, euid) && is_home()) {
-        lane.stands.know(name, peer, euid, None);
+    if let Some(peer) = peer.filter(|peer| ours.believes(peer.uid) && is_home()) {
+        lane.stands.know(name, peer, ours.uid(), None);
         lane.stands.set_home(core::ptr::from_ref(listener).cast_mut().cast());
         lane.cookie.store(listener.cookie.load(Relaxed), Relaxed);
     }
@@ -287,9 +287,8 @@ enum Judged {
 fn judge(offer: &Offer, route: &Route) -> Judged {
     let stands = &offer.lane.stands;
     let Some(name) = route.over(stands) else { return Judged::Elsewhere };
-    let euid = trust::euid();
-    let uid = stands.peer().uid;
-    if stands.user() != euid || !believes(uid, euid) || !trust::may_share(uid) || !are_wanted(true) {
+    let (ours, uid) = (&route.ours, stands.peer().uid);
+    if stands.user() != ours.uid() || !ours.believes(uid) || !are_wanted(true) {
         return Judged::Dead;
     }
     let target = lookup::listener(route.destination, name.client.address());
