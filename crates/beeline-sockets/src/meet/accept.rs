@@ -200,15 +200,14 @@ fn accept_nonblocking(call: &mut Accepting) -> Result<i32, Errno> {
                 }
             }
         }
-        let accepted = if look(fd, listener).at_door { from_door(call)? } else { None };
-        return accepted.ok_or(Errno(libc::EAGAIN));
+        let queues = look(fd, listener);
+        return from_door(call, queues)?.ok_or(Errno(libc::EAGAIN));
     }
     let is_doors_turn = listener.turn.fetch_add(1, Relaxed) & 1 == 0;
     let queues = look(fd, listener);
     note_look(listener, queues);
-    let Queues { over_tcp, at_door } = queues;
-    let door_first = at_door && (is_doors_turn || !over_tcp);
-    if door_first && let Some(accepted) = from_door(call)? {
+    let door_first = queues.beside_tcp() && (is_doors_turn || !queues.over_tcp);
+    if door_first && let Some(accepted) = from_door(call, queues)? {
         return Ok(accepted);
     }
     if !queues.any() && reserve::is_roomy(listener.last.load(Relaxed)) {
@@ -216,7 +215,7 @@ fn accept_nonblocking(call: &mut Accepting) -> Result<i32, Errno> {
         return Err(Errno(libc::EAGAIN));
     }
     match take_from_tcp(call, fd) {
-        Err(Errno(libc::EAGAIN)) if at_door && !door_first => from_door(call)?.ok_or(Errno(libc::EAGAIN)),
+        Err(Errno(libc::EAGAIN)) if !door_first => from_door(call, queues)?.ok_or(Errno(libc::EAGAIN)),
         result => result.map(|accepted| came_over_tcp(call, accepted)),
     }
 }
@@ -230,7 +229,7 @@ fn likely_over_tcp(listener: &Listener) -> bool {
 
 /// All queues were looked at, and these had somebody at once.
 fn note_look(listener: &Listener, at_once: Queues) {
-    listener.tcp_run.store(if at_once.over_tcp && !at_once.at_door { TCP_RUN } else { 0 }, Relaxed);
+    listener.tcp_run.store(if at_once.over_tcp && !at_once.beside_tcp() { TCP_RUN } else { 0 }, Relaxed);
 }
 
 /// Accepts whoever comes first.
@@ -238,9 +237,8 @@ fn accept_blocking(call: &mut Accepting, pin: &Pin) -> Result<i32, Errno> {
     let Accepting { fd: given, desc, listener, .. } = *call;
     let timeout_ns = desc.draft.rcv_timeout_ns.load(Relaxed);
     let mut patience = Patience::timeout(timeout_ns);
-    if likely_over_tcp(listener)
-        && let Some(held) = accept_lock::try_take(listener)
-    {
+    let mut looked = likely_over_tcp(listener);
+    if looked && let Some(held) = accept_lock::try_take(listener) {
         let taken = take_if_there(call, pin.fd(given));
         drop(held);
         if let Some(taken) = taken {
@@ -251,15 +249,16 @@ fn accept_blocking(call: &mut Accepting, pin: &Pin) -> Result<i32, Errno> {
     let door_first = listener.turn.fetch_add(1, Relaxed) & 1 == 0;
     // A door that is being left is closed by whoever finds it empty.
     if listener.is_leaving()
-        && let Some(accepted) = from_door(call)?
+        && let Some(accepted) = from_door(call, Queues::UNKNOWN)?
     {
         return Ok(accepted);
     }
     let mut kept = accept_lock::Kept::default();
     loop {
         let is_owed = call.owed_until_ns != 0 && patience.end_by(call.owed_until_ns);
-        let Came { woken, queues, at_once, claimed } = wait_for_client(pin.fd(given), pin, listener, &mut patience);
-        let Queues { over_tcp, at_door } = queues;
+        let came = wait_for_client(pin.fd(given), pin, listener, &mut patience, looked);
+        let Came { woken, queues, at_once, claimed } = came;
+        looked = true;
         if let Some(hidden) = claimed.filter(|_| is_still(pin, given, listener))
             && let Some(accepted) = claimed_by(call, hidden)?
         {
@@ -279,19 +278,18 @@ fn accept_blocking(call: &mut Accepting, pin: &Pin) -> Result<i32, Errno> {
         }
         // The next client is likely to let itself be waited for as well: then the look at TCP's queue would be one
         // more.
-        note_look(listener, Queues { over_tcp: over_tcp && at_once, at_door });
+        note_look(listener, Queues { over_tcp: queues.over_tcp && at_once, ..queues });
         if !is_still(pin, given, listener) {
             return Err(Errno(libc::EBADF));
         }
         let fd = pin.fd(given);
-        if at_door
-            && (door_first || !over_tcp)
-            && let Some(accepted) = from_door(call)?
+        if (door_first || !queues.over_tcp)
+            && let Some(accepted) = from_door(call, queues)?
         {
             return Ok(accepted);
         }
         let mut elsewhere = false;
-        if over_tcp {
+        if queues.over_tcp {
             if let Some(held) = accept_lock::try_take(listener) {
                 kept = accept_lock::Kept::default();
                 let taken = take_if_there(call, fd);
@@ -303,12 +301,12 @@ fn accept_blocking(call: &mut Accepting, pin: &Pin) -> Result<i32, Errno> {
                 elsewhere = true;
             }
         }
-        if at_door && let Some(accepted) = from_door(call)? {
+        if let Some(accepted) = from_door(call, queues)? {
             return Ok(accepted);
         }
         if elsewhere {
             pin.while_waiting(|| kept.leave(listener));
-        } else if over_tcp || at_door {
+        } else if queues.any() {
             pin.while_waiting(|| patience.woke_in_vain());
         }
     }
@@ -350,13 +348,18 @@ fn came_over_tcp(call: &Accepting, accepted: i32) -> i32 {
     accepted
 }
 
-/// Takes a client from the lobby or the door, if there is one that has said hello. Who is in the lobby has come first,
-/// or would have waited no less in the door's queue; but clients that come again and again do not keep the door's
-/// waiting.
-fn from_door(call: &mut Accepting) -> Result<Option<i32>, Errno> {
+/// Takes a client from the lobby or the door, as far as a look has found somebody there, if there is one that has said
+/// hello. Who is in the lobby has come first, or would have waited no less in the door's queue; but clients that come
+/// again and again do not keep the door's waiting.
+fn from_door(call: &mut Accepting, queues: Queues) -> Result<Option<i32>, Errno> {
     let listener = call.listener;
+    if !queues.beside_tcp() {
+        return Ok(None);
+    }
     let lobby_first = listener.from_lobby.load(Relaxed) < LOBBY_RUN;
-    let from_lobby = |call: &mut Accepting| match listener.lobby.may_speak() {
+    // Whom one of a crowd does not take out of the lobby now it is about to send away.
+    let in_lobby = queues.in_lobby || listener.is_shared();
+    let from_lobby = |call: &mut Accepting| match in_lobby && listener.lobby.may_speak() {
         true => from_lobby(call),
         false => Ok(None),
     };
@@ -365,7 +368,8 @@ fn from_door(call: &mut Accepting) -> Result<Option<i32>, Errno> {
         return Ok(Some(accepted));
     }
     listener.from_lobby.store(0, Relaxed);
-    match from_queue(call)? {
+    let queued = if queues.at_door { from_queue(call)? } else { None };
+    match queued {
         None if !lobby_first => from_lobby(call),
         accepted => Ok(accepted),
     }
@@ -412,6 +416,9 @@ fn from_queue(call: &mut Accepting) -> Result<Option<i32>, Errno> {
         match taken {
             Ok(()) => {
                 door::fit_to_numbers(listener, anchor);
+                if listener.told.load(Relaxed) != 0 {
+                    listener.told.store(0, Relaxed);
+                }
                 return Ok(Some(anchor));
             }
             Err(Refusal::Silence) => {

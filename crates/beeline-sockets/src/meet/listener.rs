@@ -147,15 +147,24 @@ unsafe impl Stable for Listener {
 }
 
 /// Which of a listener's queues may have somebody.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Queues {
     pub over_tcp: bool,
     pub at_door: bool,
+    pub in_lobby: bool,
 }
 
 impl Queues {
+    /// Nobody has looked.
+    pub(super) const UNKNOWN: Self = Self { over_tcp: true, at_door: true, in_lobby: true };
+
     pub(super) fn any(self) -> bool {
-        self.over_tcp || self.at_door
+        self.over_tcp || self.beside_tcp()
+    }
+
+    /// Whether somebody may have come another way than over TCP.
+    pub(super) fn beside_tcp(self) -> bool {
+        self.at_door || self.in_lobby
     }
 }
 

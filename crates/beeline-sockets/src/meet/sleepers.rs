@@ -161,5 +161,5 @@ pub(super) fn sleep(set: i32, patience: &mut Patience) -> (Woken, Queues) {
     });
     let count = if let Woken::Ready(count) = woken { count } else { 0 };
     let has = |name| events.iter().take(count).any(|event| event.u64 == name);
-    (woken, Queues { over_tcp: has(TCP), at_door: has(DOOR) || has(LOBBY) })
+    (woken, Queues { over_tcp: has(TCP), at_door: has(DOOR), in_lobby: has(LOBBY) })
 }
