@@ -29,6 +29,8 @@ pub struct Standing {
     said_by: AtomicU32,
     /// `SO_COOKIE` of the anchor.
     cookie: AtomicU64,
+    /// 1 when the anchor that is kept has `O_NONBLOCK`.
+    nonblock: AtomicU32,
     peer_pid: AtomicU32,
     peer_uid: AtomicU32,
     /// The user that this process was when the anchor was made.
@@ -155,10 +157,17 @@ impl Standing {
         self.anchor.get()
     }
 
-    /// Keeps the anchor, a hidden descriptor with this `SO_COOKIE`.
-    pub fn keep_anchor(&self, anchor: i32, cookie: u64) {
+    /// Keeps the anchor, a hidden descriptor with this `SO_COOKIE`, and with `O_NONBLOCK` or not.
+    pub fn keep_anchor(&self, anchor: i32, cookie: u64, is_nonblocking: bool) {
         self.cookie.store(cookie, Relaxed);
+        self.nonblock.store(u32::from(is_nonblocking), Relaxed);
         self.anchor.set(Some(anchor));
+    }
+
+    /// Whether the anchor that is kept, or was before this connection, has `O_NONBLOCK`.
+    #[must_use]
+    pub fn is_nonblocking(&self) -> bool {
+        self.nonblock.load(Relaxed) == 1
     }
 
     /// Takes the anchor, which the caller closes.

@@ -129,7 +129,7 @@ fn kept(cookie: u64) -> (&'static PooledLane, std::os::unix::net::UnixStream) {
     let end = |port| beeline_wire::Endpoint::new(std::net::SocketAddr::from(([127, 0, 0, 1], port)));
     let name = beeline_wire::ConnName { client: end(1), server: end(2) };
     lane.stands.know(&name, crate::trust::Peer { pid: 7, uid: 8 }, 9, Some(10));
-    lane.stands.keep_anchor(hidden::hide(ours.into_raw_fd()), 11);
+    lane.stands.keep_anchor(hidden::hide(ours.into_raw_fd()), 11, false);
     retire(lane, End::Client, true);
     (lane, theirs)
 }

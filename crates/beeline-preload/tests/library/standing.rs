@@ -160,3 +160,16 @@ fn ends_that_are_kept_take_nobodys_numbers() {
     }
     were_kept("numbers_are_few_from_now_on");
 }
+
+/// The guest looks at the modes of both ends of each connection.
+#[test]
+fn ends_that_are_kept_do_not_keep_their_modes() {
+    let mut over_tcp = Group::start(Command::new(guest("modes")).stdin(Stdio::piped()).stdout(Stdio::null()))
+        .expect("the guest starts");
+    let (stdin, _, _) = over_tcp.pipes();
+    stdin.expect("piped").write_all(b"!").expect("the guest listens");
+    assert_eq!(over_tcp.finish(LIMIT).expect("the guest ends"), Ending::Exit(0), "over TCP");
+    let options = "standing=on,short_lived_lanes=on";
+    let (made, [again]) = super::near::figures("modes", "", options, [Counter::ConnectionsAgain]);
+    assert!(again * 2 > made, "{again} of {made}");
+}

@@ -16,6 +16,7 @@ use crate::app_memory::in_first_page;
 use crate::desc::{Desc, Kind};
 use crate::linux::{F_SETOWN_EX, FIOGETOWN, FIOSETOWN, SIOCATMARK, SIOCGPGRP, SIOCSPGRP};
 use crate::process::raw;
+use crate::side::clear_stands;
 use crate::{Outcome, epoll, follow, guards, io, kernel, options, table};
 
 /// `fcntl(2)`.
@@ -48,8 +49,21 @@ fn set_flags(fd: i32, desc: &'static Desc, flags: usize) -> Outcome {
     let outcome = unsafe { kernel::fcntl(fd, libc::F_SETFL, flags) }.into();
     if let Outcome::Done(_) = outcome {
         note_flags(fd, desc, flags as i32 & libc::O_NONBLOCK != 0, flags as i32 & libc::O_ASYNC != 0);
+        if flags as i32 & (libc::O_APPEND | libc::O_NOATIME) != 0 {
+            keep_no_end(fd, desc);
+        }
     }
     outcome
+}
+
+/// The connection has a mode, beside `O_NONBLOCK`, that the next one over the same anchor would have, too, which nobody
+/// asks for (`meet::standing`).
+fn keep_no_end(fd: i32, desc: &'static Desc) {
+    if desc.is_lane()
+        && let Some(guard) = guards::tx_of(fd, desc)
+    {
+        clear_stands(&guard.lane, desc.end());
+    }
 }
 
 /// `F_SETOWN` and its kin: whom the kernel signals about urgent bytes.
@@ -150,6 +164,7 @@ fn note_async(fd: i32, desc: &'static Desc, on: bool) {
             desc.pace.ask_signals(on);
             if on {
                 have_it_ring(fd, desc);
+                keep_no_end(fd, desc);
             }
         }
         _ => {}

@@ -62,7 +62,7 @@ pub(super) fn install(
     peer_pid: Option<u32>,
 ) -> Result<(), Reason> {
     // A new one does not block; of one that was kept the last connection has decided.
-    if !nonblocking || lane.stands.is_again() {
+    if nonblocking != (!lane.stands.is_again() || lane.stands.is_nonblocking()) {
         let _ = kernel::set_status_flags(anchor, if nonblocking { libc::O_NONBLOCK } else { 0 });
     }
     let owned = desc.draft.owned.load(Relaxed);

@@ -13,7 +13,8 @@
 //!    believe each other's user, nobody else has the lane, nor the listener unless by rule 9. By itself a client does
 //!    from the second connection over a lane on: one that connects once would only leave a dead end.
 //! 2. An end takes the flag back for good, under its lock for sending, when it is shared with another process, shut
-//!    down, or when somebody sleeps on its anchor who would not be rung: who asks for no bytes ([`clear_stands`]).
+//!    down, or when somebody sleeps on its anchor who would not be rung: who asks for no bytes ([`clear_stands`]); and
+//!    when its anchor has had a mode that the next connection must not have (`life::control`), but for `O_NONBLOCK`.
 //!    Then it fences and looks at the peer's flags.
 //!
 //! # Close
@@ -170,7 +171,7 @@ pub(super) fn keep(desc: &'static Desc, lane: &LaneMemory, side: &SideState) -> 
         hidden::close_hidden(anchor);
         return false;
     }
-    pooled.stands.keep_anchor(anchor, known);
+    pooled.stands.keep_anchor(anchor, known, side.nonblock.load(Relaxed) != 0);
     true
 }
 

@@ -42,6 +42,11 @@ impl End {
         self.lane().and_then(|lane| lane.stands.anchor())
     }
 
+    /// Whether the anchor has `O_NONBLOCK`, where that is known.
+    pub(super) fn is_nonblocking(&self) -> Option<bool> {
+        self.lane().map(|lane| lane.stands.is_nonblocking())
+    }
+
     /// The user of the client.
     pub(super) fn user(&self) -> u32 {
         self.lane().map_or(u32::MAX, |lane| lane.stands.peer().uid)

@@ -24,7 +24,7 @@ pub(in crate::meet) fn spoken_at(listener: &Listener, hidden: i32, flags: i32) -
     let _guard = listener.lock.lock();
     let lobby = &listener.lobby;
     let Some(end) = lobby.kept.of(hidden).filter(|end| !end.is_withdrawn()) else { return Ok(None) };
-    let anchor = as_accepted(hidden, flags)?;
+    let anchor = as_accepted(hidden, flags, end.is_nonblocking())?;
     // Another end may have got the number meanwhile, whose client is silent.
     let again = lobby.kept.take_if_said(end, lobby.fd());
     if again.is_none() {
@@ -47,12 +47,12 @@ pub(in crate::meet) fn spoken(listener: &Listener, flags: i32) -> Result<Option<
         Look::Others => None,
     });
     let Some(first) = first.flatten() else { return Ok(None) };
-    let hidden = match first {
-        First::New(place) => place.anchor.get(),
-        First::Again(end) => end.anchor(),
+    let (hidden, is_nonblocking) = match first {
+        First::New(place) => (place.anchor.get(), None),
+        First::Again(end) => (end.anchor(), end.is_nonblocking()),
     };
     let Some(hidden) = hidden else { return Ok(None) };
-    let anchor = as_accepted(hidden, flags)?;
+    let anchor = as_accepted(hidden, flags, is_nonblocking)?;
     let again = match first {
         First::New(place) => {
             lobby.leave_place(place);
@@ -63,11 +63,13 @@ pub(in crate::meet) fn spoken(listener: &Listener, flags: i32) -> Result<Option<
     Ok(Some(Spoken { anchor, again }))
 }
 
-/// A hidden anchor under a number as accept(2) would give it.
-fn as_accepted(hidden: i32, flags: i32) -> Result<i32, Errno> {
+/// A hidden anchor under a number as accept(2) would give it. `is_nonblocking` is what is known of its mode.
+fn as_accepted(hidden: i32, flags: i32, is_nonblocking: Option<bool>) -> Result<i32, Errno> {
     let anchor = kernel::duplicate(hidden, 0, flags & libc::SOCK_CLOEXEC != 0)?;
-    let mode = if flags & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
-    let _ = kernel::set_status_flags(anchor, mode);
+    let wanted = flags & libc::SOCK_NONBLOCK != 0;
+    if is_nonblocking != Some(wanted) {
+        let _ = kernel::set_status_flags(anchor, if wanted { libc::O_NONBLOCK } else { 0 });
+    }
     Ok(anchor)
 }
 

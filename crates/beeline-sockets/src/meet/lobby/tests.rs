@@ -99,7 +99,7 @@ fn an_urgent_byte_ends_an_end_that_is_kept() {
     let lane = pool::client_lane(31).unwrap().sent();
     let (client, anchor) = silent_client();
     let anchor = hidden::hide(anchor);
-    lane.stands.keep_anchor(anchor, 31);
+    lane.stands.keep_anchor(anchor, 31, false);
     assert!(keep(&lobby, lane));
     let look = || lobby.kept.of(anchor).map(kept::End::look);
     assert_eq!(look(), Some(Waiting::Silence));
