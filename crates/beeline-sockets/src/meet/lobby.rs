@@ -21,9 +21,11 @@
 //!    crowd may leave `accept` with another client to serve, or to wait for its turn at a lock of the app's, and not
 //!    come back for long. So it first takes one that it has put aside, if any has spoken, and then sends the others
 //!    away ([`leave_to_crowd`]): they begin again over TCP. As that costs them something, one of a crowd waits longer
-//!    before, and a moment, [`MOMENT_NS`], for whoever it is: on a busy CPU the server's waking up is what keeps the
-//!    client from its next call. Where no other process takes clients from the door, those that have spoken stay, for
-//!    the next `accept`: a client that never calls anything again would never hear that it was sent away.
+//!    before, and a moment, [`MOMENT_NS`], for a user who has had his wait: on a busy CPU the server's waking up is
+//!    what keeps the client from its next call. Moments have an account of their own, as waits have, to which one in
+//!    vain is charged with [`MOMENT_CHARGE_NS`]: after a few he has one in so long. Where no other process takes
+//!    clients from the door, those that have spoken stay, for the next `accept`: a client that never calls anything
+//!    again would never hear that it was sent away.
 //!
 //! Ends that wait for their client's next connection are here, too, in places of their own ([`kept`]).
 //!
@@ -61,6 +63,8 @@ const RESPITE_NS: u64 = 2_000_000_000;
 const AWAIT_IN_CROWD_NS: i64 = 20_000_000;
 /// How long one of a crowd waits for a user who has had his wait.
 const MOMENT_NS: i64 = 300_000;
+/// What one in vain is charged with: of a few that come at once all may be, on a busy CPU.
+const MOMENT_CHARGE_NS: u64 = 10_000_000;
 /// How long a client of such a user is waited for where there is no crowd, and how long none is after one such wait in
 /// vain.
 const GLANCE_NS: i64 = 100_000;
@@ -103,6 +107,8 @@ pub(super) struct Respite {
     /// The user, plus one.
     user: AtomicU32,
     until_ns: AtomicU64,
+    /// The same of moments.
+    moments_until_ns: AtomicU64,
 }
 
 /// The lobby of a listener; valid when zeroed. Used under the listener's lock, except `waiting` and the respites, which
@@ -118,6 +124,8 @@ pub(super) struct Lobby {
     places: [Pending; PENDING_MAX],
     respites: [Respite; USERS],
     strangers_until_ns: AtomicU64,
+    /// [`Respite::moments_until_ns`] of all users who have no place among those.
+    strangers_moments_until_ns: AtomicU64,
     /// When a client is glanced at again whose user has had his wait.
     glances_again_ns: AtomicU64,
     kept: kept::Ends,
@@ -131,6 +139,7 @@ impl Lobby {
         self.places.iter().for_each(|place| place.anchor.set(None));
         self.respites.iter().for_each(|respite| respite.user.store(0, Relaxed));
         self.strangers_until_ns.store(0, Relaxed);
+        self.strangers_moments_until_ns.store(0, Relaxed);
         self.glances_again_ns.store(0, Relaxed);
         self.kept.begin();
     }
@@ -279,9 +288,30 @@ impl Lobby {
         let known = self.respites.iter().find(|respite| respite.user.load(Relaxed) == user);
         let place = known.or_else(|| self.respites.iter().min_by_key(|respite| respite.until_ns.load(Relaxed)));
         if let Some(place) = place {
+            if known.is_none() {
+                place.moments_until_ns.store(0, Relaxed);
+            }
             place.user.store(user, Relaxed);
             place.until_ns.store(until_ns, Relaxed);
         }
+    }
+
+    /// What this user's moments have cost.
+    fn moments_of(&self, user: u32) -> &AtomicU64 {
+        let known = self.respites.iter().find(|respite| respite.user.load(Relaxed) == user);
+        known.map_or(&self.strangers_moments_until_ns, |known| &known.moments_until_ns)
+    }
+
+    /// Whether a silent client of this user, who has had his wait, gets a moment.
+    fn may_have_moment(&self, user: u32, now_ns: u64) -> bool {
+        now_ns.saturating_add(CREDIT_NS) >= self.moments_of(user).load(Relaxed)
+    }
+
+    /// Such a moment took so long, and the client spoke, or did not.
+    fn note_moment(&self, user: u32, early: bool, took_ns: u64, now_ns: u64) {
+        let account = self.moments_of(user);
+        let charge_ns = if early { charged(took_ns) } else { MOMENT_CHARGE_NS };
+        account.store(account.load(Relaxed).max(now_ns).saturating_add(charge_ns), Relaxed);
     }
 
     /// Whether a client of a user who has had his wait is glanced at.
@@ -302,7 +332,7 @@ impl Lobby {
         match (self.may_await(user, now_ns), in_crowd) {
             (true, true) => Some((Wait::Whole, AWAIT_IN_CROWD_NS)),
             (true, false) => Some((Wait::Whole, AWAIT_NS)),
-            (false, true) => Some((Wait::Moment, MOMENT_NS)),
+            (false, true) => self.may_have_moment(user, now_ns).then_some((Wait::Moment, MOMENT_NS)),
             (false, false) => self.may_glance(now_ns).then_some((Wait::Glance, GLANCE_NS)),
         }
     }
@@ -312,7 +342,7 @@ impl Lobby {
         match wait {
             Wait::Whole if early => self.note_wait(user, took_ns, now_ns),
             Wait::Whole => self.note_in_vain(user, now_ns, RESPITE_NS),
-            Wait::Moment => {}
+            Wait::Moment => self.note_moment(user, early, took_ns, now_ns),
             Wait::Glance => self.note_glance(early, took_ns, now_ns),
         }
     }

@@ -19,11 +19,11 @@ fn lobby() -> Box<Lobby> {
 
 /// For how long in a second the server waits for clients of one user, each of which speaks after so long, with the
 /// next there at once.
-fn waited_ns(speaks_ns: u64) -> u64 {
+fn waited_ns(speaks_ns: u64, in_crowd: bool) -> u64 {
     let (lobby, begin_ns) = (lobby(), 10 * SECOND_NS);
     let (mut now_ns, mut waited_ns) = (begin_ns, 0);
     while now_ns < begin_ns + SECOND_NS {
-        if let Some((wait, await_ns)) = lobby.wait_for(7, false, now_ns) {
+        if let Some((wait, await_ns)) = lobby.wait_for(7, in_crowd, now_ns) {
             let await_ns = await_ns as u64;
             let took_ns = speaks_ns.min(await_ns);
             (now_ns, waited_ns) = (now_ns + took_ns, waited_ns + took_ns);
@@ -37,11 +37,40 @@ fn waited_ns(speaks_ns: u64) -> u64 {
 
 #[test]
 fn nobody_has_more_of_the_servers_time_than_his_part_whenever_he_speaks() {
-    for speaks_ns in [95_000, 500_000, 1_900_000, 2_100_000, u64::MAX] {
-        let waited_ns = waited_ns(speaks_ns);
-        // What is free, for each of them, and both accounts.
-        assert!(waited_ns < SECOND_NS / 5, "{speaks_ns}: {waited_ns}");
+    for speaks_ns in [95_000, 290_000, 310_000, 500_000, 1_900_000, 2_100_000, 21_000_000, u64::MAX] {
+        for in_crowd in [false, true] {
+            let waited_ns = waited_ns(speaks_ns, in_crowd);
+            // What is free, for each of them, and both accounts.
+            assert!(waited_ns < SECOND_NS / 5, "{speaks_ns} in a crowd or not, {in_crowd}: {waited_ns}");
+        }
     }
+}
+
+#[test]
+fn moments_in_vain_cost_their_user_others_for_a_while_and_nobody_else() {
+    const FEW: u64 = CREDIT_NS / MOMENT_CHARGE_NS + 1;
+    let (lobby, begin_ns) = (lobby(), SECOND_NS);
+    let moment = |user, now_ns| matches!(lobby.wait_for(user, true, now_ns), Some((Wait::Moment, MOMENT_NS)));
+    let in_vain = |user, now_ns| {
+        assert!(moment(user, now_ns));
+        lobby.note(user, Wait::Moment, false, MOMENT_NS as u64, now_ns);
+    };
+    for user in [7, 8] {
+        lobby.note(user, Wait::Whole, false, AWAIT_IN_CROWD_NS as u64, begin_ns);
+    }
+    (0..FEW).for_each(|_| in_vain(7, begin_ns));
+    let again_ns = begin_ns + FEW * MOMENT_CHARGE_NS - CREDIT_NS;
+    assert!(!moment(7, again_ns - 1));
+    in_vain(7, again_ns);
+    assert!(!moment(7, again_ns + MOMENT_CHARGE_NS - 1));
+    in_vain(7, again_ns + MOMENT_CHARGE_NS);
+    // Who speaks at once goes on having them, and those whom nobody remembers have one account.
+    for turn in 0..10_000 {
+        lobby.note(8, Wait::Moment, true, SOON_NS, begin_ns + turn);
+        assert!(moment(8, begin_ns + turn));
+    }
+    (0..FEW).for_each(|_| in_vain(9, begin_ns));
+    assert!(!moment(10, begin_ns) && !moment(9, begin_ns) && moment(8, begin_ns));
 }
 
 #[test]
