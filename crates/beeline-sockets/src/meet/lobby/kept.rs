@@ -131,17 +131,7 @@ impl Ends {
         true
     }
 
-    /// Takes an end out whose client says hello again, with its hello. `None` if there is none, after all: then the end
-    /// is given up.
-    pub(super) fn take(&self, end: &End, set: Option<i32>) -> Option<Again> {
-        let again = self.take_if_said(end, set);
-        if again.is_none() {
-            self.drop_end(end, set);
-        }
-        again
-    }
-
-    /// As [`Ends::take`], but an end whose client says nothing stays.
+    /// Takes an end out whose client says hello again, with its hello. `None` if there is none: the end stays.
     pub(super) fn take_if_said(&self, end: &End, set: Option<i32>) -> Option<Again> {
         let lane = end.lane()?;
         let client = lane.stands.anchor().and_then(hello_io::take_again)?;

@@ -33,34 +33,49 @@ pub(in crate::meet) fn spoken_at(listener: &Listener, hidden: i32, flags: i32) -
     Ok(again.map(|again| Spoken { anchor, again: Some(again) }))
 }
 
-/// Takes a client out of the lobby that has spoken.
+/// Takes a client out of the lobby that has spoken. One that says hello again is heard as it is taken: whoever takes
+/// over its end asks whether it may be served.
 ///
 /// # Errors
 /// `EMFILE`; the client stays.
 pub(in crate::meet) fn spoken(listener: &Listener, flags: i32) -> Result<Option<Spoken>, Errno> {
+    let unheard = |end: &kept::End| if end.is_withdrawn() { Waiting::Gone } else { Waiting::Message };
     let _guard = listener.lock.lock();
     let lobby = &listener.lobby;
     // One by one: to look at all of a crowd for each of them would take longer than to serve it.
-    let first = (0..=EVENTS_MAX).find_map(|_| match first_spoken::<1>(lobby) {
-        Look::Spoken(first) => Some(Some(first)),
-        Look::Nobody => Some(None),
-        Look::Others => None,
-    });
-    let Some(first) = first.flatten() else { return Ok(None) };
-    let (hidden, is_nonblocking) = match first {
-        First::New(place) => (place.anchor.get(), None),
-        First::Again(end) => (end.anchor(), end.is_nonblocking()),
-    };
-    let Some(hidden) = hidden else { return Ok(None) };
-    let anchor = as_accepted(hidden, flags, is_nonblocking)?;
-    let again = match first {
-        First::New(place) => {
-            lobby.leave_place(place);
-            None
+    for _ in 0..=EVENTS_MAX {
+        let taken = match first_spoken::<1>(lobby, unheard) {
+            Look::Spoken(First::New(place)) => take_new(lobby, place, flags)?,
+            Look::Spoken(First::Again(end)) => take_end(lobby, end, flags)?,
+            Look::Others => None,
+            Look::Nobody => break,
+        };
+        if taken.is_some() {
+            return Ok(taken);
         }
-        First::Again(end) => lobby.kept.take(end, lobby.fd()),
-    };
-    Ok(Some(Spoken { anchor, again }))
+    }
+    Ok(None)
+}
+
+fn take_new(lobby: &Lobby, place: &Pending, flags: i32) -> Result<Option<Spoken>, Errno> {
+    let Some(hidden) = place.anchor.get() else { return Ok(None) };
+    let anchor = as_accepted(hidden, flags, None)?;
+    lobby.leave_place(place);
+    Ok(Some(Spoken { anchor, again: None }))
+}
+
+fn take_end(lobby: &Lobby, end: &kept::End, flags: i32) -> Result<Option<Spoken>, Errno> {
+    let Some(hidden) = end.anchor() else { return Ok(None) };
+    let anchor = as_accepted(hidden, flags, end.is_nonblocking())?;
+    let again = lobby.kept.take_if_said(end, lobby.fd());
+    if again.is_none() {
+        let _ = sys::close(anchor);
+        // A bell, mostly, of the connection before.
+        if end.look() == Waiting::Gone {
+            lobby.kept.drop_end(end, lobby.fd());
+        }
+    }
+    Ok(again.map(|again| Spoken { anchor, again: Some(again) }))
 }
 
 /// A hidden anchor under a number as accept(2) would give it. `is_nonblocking` is what is known of its mode.
@@ -89,7 +104,11 @@ pub(in crate::meet) fn any_spoken(listener: &Listener) -> Who {
     }
     let _guard = listener.lock.lock();
     // All, or the order in which they came would change: the kernel puts behind the others whom it tells of.
-    match first_spoken::<EVENTS_MAX>(&listener.lobby) {
+    let heard = |end: &kept::End| match end.look() {
+        Waiting::Message if !is_welcome(Some(end.user())) => Waiting::Gone,
+        seen => seen,
+    };
+    match first_spoken::<EVENTS_MAX>(&listener.lobby, heard) {
         Look::Spoken(First::New(_)) => Who::New,
         Look::Spoken(First::Again(end)) => end.anchor().map_or(Who::Nobody, Who::Again),
         Look::Nobody | Look::Others => Who::Nobody,
@@ -115,8 +134,8 @@ enum Look<'a> {
 }
 
 /// The first client that has spoken and may be served, among as many as `AT_ONCE`. Those that are gone, or that may not
-/// be served, go. The caller holds the listener's lock.
-fn first_spoken<const AT_ONCE: usize>(lobby: &Lobby) -> Look<'_> {
+/// be served, go. `look` tells that of ends that are kept. The caller holds the listener's lock.
+fn first_spoken<const AT_ONCE: usize>(lobby: &Lobby, look: impl Fn(&kept::End) -> Waiting) -> Look<'_> {
     let Some(set) = lobby.fd().filter(|_| lobby.may_speak()) else { return Look::Nobody };
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; AT_ONCE];
     // SAFETY: live events of the number given.
@@ -124,10 +143,10 @@ fn first_spoken<const AT_ONCE: usize>(lobby: &Lobby) -> Look<'_> {
     for event in events.iter().take(count) {
         let hidden = event.u64 as i32;
         if let Some(end) = lobby.kept.of(hidden) {
-            match end.look() {
+            match look(end) {
                 Waiting::Silence => {}
-                Waiting::Message if is_welcome(Some(end.user())) => return Look::Spoken(First::Again(end)),
-                Waiting::Message | Waiting::Gone => lobby.kept.drop_end(end, Some(set)),
+                Waiting::Message => return Look::Spoken(First::Again(end)),
+                Waiting::Gone => lobby.kept.drop_end(end, Some(set)),
             }
             continue;
         }
