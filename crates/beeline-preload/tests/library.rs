@@ -24,6 +24,8 @@ mod company;
 mod counted;
 #[path = "library/crowd.rs"]
 mod crowd;
+#[path = "library/datagrams.rs"]
+mod datagrams;
 #[path = "library/figures.rs"]
 mod figures;
 #[path = "library/forks.rs"]

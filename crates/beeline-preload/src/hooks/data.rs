@@ -17,7 +17,7 @@ const MESSAGES_MAX: c_uint = libc::UIO_MAXIOV as c_uint;
 /// `message` must be readable, unless it lies in the first page, which is never mapped.
 unsafe fn has_control(message: *const msghdr) -> bool {
     // SAFETY: the caller guarantees that it can be read, as it does not lie in the first page.
-    !in_first_page(message as usize) && unsafe { (*message).msg_controllen } != 0
+    !in_first_page(message as usize) && unsafe { !(*message).msg_control.is_null() && (*message).msg_controllen != 0 }
 }
 
 /// Whether `is_such` holds for any message of an array.

@@ -25,7 +25,7 @@ fn traced(summary: &Path, arguments: &[&str]) -> Command {
 }
 
 /// How often each system call was made.
-fn counts(summary: &Path) -> BTreeMap<String, u32> {
+pub fn counts(summary: &Path) -> BTreeMap<String, u32> {
     let text = std::fs::read_to_string(summary).expect("a summary");
     let row = |line: &str| {
         let (name, calls) = line.trim().split_once(' ')?;

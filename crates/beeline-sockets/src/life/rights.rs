@@ -3,8 +3,8 @@
 //! 1. *Sending.* A message that carries an end gets the end's parts attached, behind the descriptors of the app, and a
 //!    loan is made for each end ([`super::handover`]), if the receiver has the library ([`peers`]) and there is room.
 //!    If the message is not sent, the loans are taken back.
-//! 2. *Receiving.* A message on an `AF_UNIX` socket is received into a buffer of ours, which holds all that the kernel
-//!    lets travel, whatever room the app gave. Ends are taken over ([`super::adopt`]), parts are kept from the app, and
+//! 2. *Receiving.* A message is received into a buffer of ours, which holds all that the kernel lets travel, whatever
+//!    room the app gave. Ends are taken over ([`super::adopt`]), parts are kept from the app, and
 //!    the rest is laid into the app's buffer as the kernel would have done it: what does not fit is closed, and the
 //!    message is marked as cut.
 //! 3. *Strangers.* A receiver that may not have the library must not get an anchor for its connection
@@ -36,7 +36,7 @@ pub use many::{receive_many, send_many};
 
 /// Ends in one message whose parts are attached.
 const ENDS_MAX: usize = 64;
-/// Room for control data of every kind that an `AF_UNIX` socket has.
+/// Room for control data of every kind that an `AF_UNIX` socket has, and for what others mostly have.
 const CONTROL_BYTES: usize = 2048;
 type Control = control::Control<CONTROL_BYTES>;
 const FD_BYTES: usize = size_of::<i32>();
@@ -105,9 +105,9 @@ pub unsafe fn passes_sockets(message: *const libc::msghdr) -> bool {
     any
 }
 
-/// Whether descriptors may come through a socket, and are looked at then.
-fn brings_rights(socket: i32) -> bool {
-    !is_sealed() && kernel::getsockopt::<i32>(socket, libc::SOL_SOCKET, libc::SO_DOMAIN) == Ok(libc::AF_UNIX)
+/// Whether a socket is of the family in which descriptors travel.
+fn is_unix(socket: i32) -> bool {
+    kernel::getsockopt::<i32>(socket, libc::SOL_SOCKET, libc::SO_DOMAIN) == Ok(libc::AF_UNIX)
 }
 
 /// Whether `fd` is an end. A socket that is not connected yet may have another holder from now on.
@@ -200,8 +200,12 @@ impl Parcel {
     }
 }
 
-/// Receives a message with `receive` and takes over the ends in it. `None` if the socket is of a family in which no
-/// descriptors travel, or the process is sealed.
+/// Receives a message with `receive` and takes over the ends in it. `None`, with nothing done, if the message has no
+/// room for control data, or the process is sealed.
+///
+/// Descriptors travel in one family only, but to ask a socket for its family costs a call for each datagram that tells
+/// where it came from. So all control data comes into the buffer of ours, and is laid into the app's room as the kernel
+/// would have done it, whatever it is.
 ///
 /// # Safety
 /// `message` must be null or valid, as for recvmsg(2).
@@ -211,15 +215,16 @@ pub unsafe fn receive(
     flags: i32,
     receive: impl FnOnce(*mut libc::msghdr) -> isize,
 ) -> Option<isize> {
-    if !brings_rights(socket) || in_first_page(message as usize) || is_guest_of_parent() {
+    if in_first_page(message as usize) || is_sealed() || is_guest_of_parent() {
+        return None;
+    }
+    // SAFETY: valid, as the caller guarantees.
+    let message = unsafe { &mut *message };
+    // What other sockets bring may be more than fits here, where the app has room for it.
+    if in_first_page(message.msg_control as usize) || message.msg_controllen > CONTROL_BYTES && !is_unix(socket) {
         return None;
     }
     let mut control = Control::empty();
-    // SAFETY: valid, as the caller guarantees.
-    let message = unsafe { &mut *message };
-    if message.msg_control.is_null() {
-        return None;
-    }
     // The app's own stays as it is until there is something to tell: the call may never return, as a handler may jump
     // out of it, and its thread be cancelled.
     let mut came = *message;

@@ -1,6 +1,7 @@
 //! `recvmmsg` and `sendmmsg` where connections may travel: one message after the other, as the kernel does it.
 
-use super::brings_rights;
+use super::is_unix;
+use crate::process::is_sealed;
 use crate::{kernel, wait};
 
 /// Receives messages with `receive`, which gets each with its flags, and sets errno when it fails. Returns how many
@@ -17,7 +18,9 @@ pub unsafe fn receive_many(
     timeout: *mut libc::timespec,
     mut receive: impl FnMut(*mut libc::msghdr, i32) -> isize,
 ) -> Option<isize> {
-    if !brings_rights(socket) {
+    // One message alone is received as by recvmsg(2), whatever the socket is. Of several the kernel takes all at once
+    // where it may.
+    if is_sealed() || count > 1 && !is_unix(socket) {
         return None;
     }
     // SAFETY: null or valid, as the caller guarantees.
