@@ -128,27 +128,33 @@ pub fn set(fd: i32, desc: Option<&'static Desc>) -> Result<Option<&'static Desc>
 
 /// Calls `f` for every fd that leads somewhere.
 pub fn for_each(mut f: impl FnMut(i32, &'static Desc)) {
+    let _ = first(|fd, desc| {
+        f(fd, desc);
+        false
+    });
+}
+
+/// The first fd that `is_wanted`, with what it leads to.
+pub fn first(mut is_wanted: impl FnMut(i32, &'static Desc) -> bool) -> Option<(i32, &'static Desc)> {
     let reach = REACH.load(Ordering::Acquire);
     for (index, chunk) in ROOT.iter().take(reach.div_ceil(CHUNK_FDS)).enumerate() {
         let Some(chunk) = chunk.load(Ordering::Acquire) else { continue };
-        let first = index * CHUNK_FDS;
-        for (offset, entry) in chunk.iter().take(reach - first).enumerate() {
+        let number = index * CHUNK_FDS;
+        for (offset, entry) in chunk.iter().take(reach - number).enumerate() {
             if let Some(desc) = entry.load(Ordering::Acquire) {
-                f((first + offset) as i32, desc);
+                let fd = (number + offset) as i32;
+                if is_wanted(fd, desc) {
+                    return Some((fd, desc));
+                }
             }
         }
     }
+    None
 }
 
 /// Some fd that leads to `desc`.
 fn find(desc: &'static Desc) -> Option<i32> {
-    let mut found = None;
-    for_each(|fd, other| {
-        if desc == other {
-            found = Some(fd);
-        }
-    });
-    found
+    first(|_, other| desc == other).map(|(fd, _)| fd)
 }
 
 /// In the child of a `fork`: nobody holds the table's lock.

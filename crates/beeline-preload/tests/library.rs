@@ -32,6 +32,8 @@ mod figures;
 mod forks;
 #[path = "library/handed.rs"]
 mod handed;
+#[path = "library/heirs.rs"]
+mod heirs;
 #[path = "library/helped.rs"]
 mod helped;
 #[path = "library/images.rs"]
@@ -139,16 +141,6 @@ cases! { spawns:
     a_list_of_actions_names_for_its_own_programs
     a_list_of_actions_is_made_before_the_connection
     programs_are_started_at_one_time;
-}
-
-cases! { passes:
-    a_passed_end_goes_on
-    a_passed_end_is_shared
-    a_peeked_message_keeps_its_end
-    strangers_pass_ends_and_listeners
-    a_receiver_without_the_library_goes_on
-    a_relative_without_the_library_goes_on
-    a_relative_that_accepts_without_the_library_goes_on;
 }
 
 cases! { environment:

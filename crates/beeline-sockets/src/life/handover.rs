@@ -349,14 +349,15 @@ pub(super) fn stays_open(fd: i32) -> bool {
     kernel::is_close_on_exec(fd) == Ok(false)
 }
 
-/// The connection whose anchor `fd` is, whatever the table says of the number.
+/// The connection whose anchor `fd` is, whatever the table says of the number. Mostly it says the same, and what is no
+/// anchor's kind of socket is none: the whole table is gone through for few.
 pub(super) fn by_cookie(fd: i32) -> Option<&'static Desc> {
     let cookie = kernel::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE).ok()?;
-    let mut found = None;
-    table::for_each(|_, desc| {
-        if desc.is_lane() && desc.side().origin.anchor_cookie.load(Relaxed) == cookie {
-            found = Some(desc);
-        }
-    });
-    found
+    let is_its = |desc: &Desc| desc.is_lane() && desc.side().origin.anchor_cookie.load(Relaxed) == cookie;
+    if let Some(desc) = table::get(fd).filter(|desc| is_its(desc)) {
+        return Some(desc);
+    }
+    let family = kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN);
+    let found = (family == Ok(libc::AF_UNIX)).then(|| table::first(|_, desc| is_its(desc))).flatten();
+    found.map(|(_, desc)| desc)
 }

@@ -159,7 +159,7 @@ fn demote_or_give_up(fd: i32, desc: &'static Desc, image: Image) {
 fn the_one_that_stays_open() -> Option<(i32, &'static Desc)> {
     let (mut first, mut others) = (None, false);
     open_fds::each(|fd| {
-        if !is_standard(fd) && stays_open(fd) {
+        if !others && !is_standard(fd) && stays_open(fd) {
             match by_cookie(fd) {
                 Some(desc) if first.is_none() => first = Some((fd, desc)),
                 Some(_) => others = true,
