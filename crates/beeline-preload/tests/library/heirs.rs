@@ -1,10 +1,12 @@
-//! Connections that are handed on: what receivers of messages see of it; and that those that a program inherits are
-//! handed on in a time that grows with their number, and not faster.
+//! Connections that are handed on: what receivers of messages see of it; and that many go in a time that grows with
+//! their number, and not faster: those that a program inherits, and those that are dealt out to several receivers.
 
 use super::*;
 
 /// Ends of connections.
 const ENDS: u32 = 2_000;
+/// Messages that bring a connection.
+const MESSAGES: usize = 400;
 
 cases! { passes:
     a_passed_end_goes_on
@@ -30,4 +32,22 @@ fn many_connections_are_handed_on_by_a_vfork_without_a_look_at_all_for_each() {
     let taken_us: Vec<u64> = said.split_whitespace().map(|number| number.parse().expect("a time")).collect();
     let [own, kernels] = taken_us[..] else { panic!("{said}") };
     assert!(own < kernels, "{own} us in the child, {kernels} us in the kernel");
+}
+
+#[test]
+fn receivers_that_take_turns_are_remembered() {
+    let trace = Path::new(env!("CARGO_TARGET_TMPDIR")).join("deals-trace");
+    let mut command = Command::new("strace");
+    // The dealer alone.
+    command.args(["-e", "trace=openat", "-o"]).arg(&trace);
+    command.arg("-E").arg(format!("LD_PRELOAD={}", library().display()));
+    command.arg("-E").arg("GUEST_EXPECTS_LANES=1");
+    let status = command.arg(guest("deals")).status().expect("strace runs");
+    assert!(status.success());
+    let trace = std::fs::read_to_string(trace).expect("a trace");
+    let looks = trace.lines().filter(|line| line.contains("/maps\"") && !line.contains("/self/")).count();
+    assert!(
+        (1..MESSAGES / 8).contains(&looks),
+        "looked into a receiver's memory {looks} times for {MESSAGES} messages"
+    );
 }

@@ -63,7 +63,7 @@ pub(super) fn needs_libaio(object: &Object) -> bool {
 /// Whether the process has a ring open that is not known.
 pub(super) fn has_unknown_ring() -> bool {
     let mut found = false;
-    open_fds::each(|fd| found |= is_ring(b"/proc/self", fd) && !is_known(fd));
+    open_fds::each(|fd| found = found || is_ring(b"/proc/self", fd) && !is_known(fd));
     found
 }
 
@@ -72,7 +72,7 @@ pub(super) fn has_ring(pid: u32) -> bool {
     let Some(path) = Text::<32>::format(format_args!("/proc/{pid}/fd")) else { return false };
     let Some(directory) = path.as_str().strip_suffix("/fd") else { return false };
     let mut found = false;
-    open_fds::each_in(path.as_c_str(), |fd, _| found |= is_ring(directory.as_bytes(), fd));
+    open_fds::each_in(path.as_c_str(), |fd, _| found = found || is_ring(directory.as_bytes(), fd));
     found
 }
 

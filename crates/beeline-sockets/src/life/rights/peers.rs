@@ -28,12 +28,20 @@ const REMEMBERED_NS: u64 = 1_000_000_000;
 /// The same of its filters. Asking costs one small file, and a program may shut itself in at any time.
 const UNSEALED_NS: u64 = 10_000_000;
 
-/// The process that was asked about last, twice, plus 1 if it receives through the library.
-static LAST: AtomicU32 = AtomicU32::new(0);
-/// When.
-static ASKED_NS: AtomicU64 = AtomicU64::new(0);
-/// When it was found to be under no filter.
-static UNSEALED_SINCE_NS: AtomicU64 = AtomicU64::new(0);
+/// What is known of a process that was asked about.
+struct Known {
+    /// Which one, twice, plus 1 if it receives through the library; 0 for none.
+    process: AtomicU32,
+    /// When it was asked.
+    asked_ns: AtomicU64,
+    /// When it was found to be under no filter.
+    unsealed_since_ns: AtomicU64,
+}
+
+/// As many receivers as somebody who deals connections out to them mostly has.
+const PLACES: usize = 16;
+
+static KNOWN: [Known; PLACES] = [const { Known::nobody() }; PLACES];
 
 /// Whether who receives what is sent into `socket` does so through the library.
 pub(super) fn knows_us(socket: i32) -> bool {
@@ -45,27 +53,47 @@ pub(super) fn knows_us(socket: i32) -> bool {
     if pid == sys::getpid() {
         return pairs::is_pair(socket) && config().follow && !rings::has_made_ring();
     }
-    let now = kernel::now_ns();
-    let is_recent = |since: &AtomicU64, ns| now.saturating_sub(since.load(Relaxed)) < ns;
-    let last = LAST.load(Relaxed);
-    if last >> 1 == pid && is_recent(&ASKED_NS, REMEMBERED_NS) {
-        if last & 1 == 0 || is_recent(&UNSEALED_SINCE_NS, UNSEALED_NS) {
-            return last & 1 != 0;
-        }
-    } else if !has_library(pid) || rings::has_ring(pid) {
-        return remember(pid, false, now);
-    } else {
-        ASKED_NS.store(now, Relaxed);
-    }
-    remember(pid, !sandbox::may_be_sealed(pid), now)
+    // Of those that are not known the one that was asked about first makes room.
+    let place = KNOWN.iter().find(|known| known.is_of(pid));
+    let Some(place) = place.or_else(|| KNOWN.iter().min_by_key(|known| known.asked_ns.load(Relaxed))) else {
+        return false;
+    };
+    place.knows_us(pid)
 }
 
-/// Remembers whether a process receives through the library, and returns that.
-fn remember(pid: u32, knows: bool, now: u64) -> bool {
-    let since = if knows { &UNSEALED_SINCE_NS } else { &ASKED_NS };
-    since.store(now, Relaxed);
-    LAST.store(pid << 1 | u32::from(knows), Relaxed);
-    knows
+impl Known {
+    const fn nobody() -> Self {
+        Self { process: AtomicU32::new(0), asked_ns: AtomicU64::new(0), unsealed_since_ns: AtomicU64::new(0) }
+    }
+
+    fn is_of(&self, pid: u32) -> bool {
+        self.process.load(Relaxed) >> 1 == pid
+    }
+
+    /// Whether a process receives through the library, which is asked for if this place does not tell.
+    fn knows_us(&self, pid: u32) -> bool {
+        let now = kernel::now_ns();
+        let is_recent = |since: &AtomicU64, ns| now.saturating_sub(since.load(Relaxed)) < ns;
+        let process = self.process.load(Relaxed);
+        if process >> 1 == pid && is_recent(&self.asked_ns, REMEMBERED_NS) {
+            if process & 1 == 0 || is_recent(&self.unsealed_since_ns, UNSEALED_NS) {
+                return process & 1 != 0;
+            }
+        } else if !has_library(pid) || rings::has_ring(pid) {
+            return self.remember(pid, false, now);
+        } else {
+            self.asked_ns.store(now, Relaxed);
+        }
+        self.remember(pid, !sandbox::may_be_sealed(pid), now)
+    }
+
+    /// Remembers whether a process receives through the library, and returns that.
+    fn remember(&self, pid: u32, knows: bool, now: u64) -> bool {
+        let since = if knows { &self.unsealed_since_ns } else { &self.asked_ns };
+        since.store(now, Relaxed);
+        self.process.store(pid << 1 | u32::from(knows), Relaxed);
+        knows
+    }
 }
 
 /// Whether the library is mapped into a process.
