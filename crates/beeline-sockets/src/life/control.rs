@@ -16,7 +16,7 @@ use crate::app_memory::in_first_page;
 use crate::desc::{Desc, Kind};
 use crate::linux::{F_SETOWN_EX, FIOGETOWN, FIOSETOWN, SIOCATMARK, SIOCGPGRP, SIOCSPGRP};
 use crate::process::raw;
-use crate::side::clear_stands;
+use crate::side::{clear_stands, state};
 use crate::{Outcome, epoll, follow, guards, io, kernel, options, table};
 
 /// `fcntl(2)`.
@@ -123,7 +123,11 @@ pub unsafe fn ioctl(fd: i32, request: u64, argument: usize) -> Outcome {
     let value = match request {
         libc::FIONREAD => guards::lane_rx(fd).map(|guard| Ok(io::unread_bytes(desc, guard.side))),
         SIOCATMARK => guards::lane_rx(fd).map(|guard| Ok(u32::from(io::at_mark(desc, guard.side)))),
-        libc::TIOCOUTQ => guards::lane_tx(fd).map(|guard| guard.writer().unread()),
+        // TCP counts what is not acknowledged, and the peer's kernel acknowledges what its program has yet to read.
+        libc::TIOCOUTQ => guards::lane_tx(fd).map(|guard| match guard.side.is(state::BRIDGED) {
+            true => guard.writer().unread(),
+            false => Ok(0),
+        }),
         libc::SIOCOUTQNSD => Some(Ok(0)),
         FIOGETOWN | SIOCGPGRP => return Outcome::Kernel,
         // The rest of the socket requests ask about the network, which an AF_UNIX socket does not know.

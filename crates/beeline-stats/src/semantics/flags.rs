@@ -61,7 +61,7 @@ pub const REQUESTS: &[Row] = &[
     row(
         &["TIOCOUTQ", "SIOCOUTQ", "SIOCOUTQNSD"],
         Accelerated,
-        "Bytes that the peer has not read.",
+        "0, as all that was sent has come; on a connection between hosts bytes that its bridge has not taken.",
         &["descriptors/tiocoutq"],
     ),
     row(&["SIOCATMARK"], Accelerated, "", &["urgent/"]),

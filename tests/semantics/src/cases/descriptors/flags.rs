@@ -104,6 +104,8 @@ pub fn tiocoutq(v: Variant) {
     outq("fresh");
     send(client, b"abc", 0);
     await_queued(server, 3);
+    // What has come is acknowledged, read or not.
+    outq("before it was read");
     recv(server, 8, 0);
     outq("after it was read");
 }
