@@ -70,6 +70,28 @@ fn timeout_of(fd: i32, name: i32) -> u64 {
     })
 }
 
+/// A time-out as the kernel keeps it, which has a clock of so many ticks in a second: in whole ticks, as many as last
+/// for no less (sock_set_timeout() and sock_get_timeout(), Linux net/core/sock.c).
+pub(crate) fn whole_ticks(timeout_ns: u64, ticks: u64) -> u64 {
+    const SECOND_US: u64 = 1_000_000;
+    let microseconds = timeout_ns / 1000;
+    let tick_us = SECOND_US.checked_div(ticks).filter(|&tick_us| tick_us != 0);
+    let Some(tick_us) = tick_us.filter(|_| timeout_ns != AT_ONCE_NS) else { return timeout_ns };
+    let whole = (microseconds / SECOND_US).saturating_mul(ticks);
+    let whole = whole.saturating_add((microseconds % SECOND_US).div_ceil(tick_us));
+    let part_us = (whole % ticks).saturating_mul(SECOND_US) / ticks;
+    (whole / ticks).saturating_mul(SECOND_US).saturating_add(part_us).saturating_mul(1000)
+}
+
+/// The ticks of the kernel's clock in a second, by what it makes of the shortest time on a socket.
+pub(crate) fn ticks_of(fd: i32) -> Option<u64> {
+    let shortest = libc::timeval { tv_sec: 0, tv_usec: 1 };
+    kernel::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &shortest).ok()?;
+    // What is left of a microsecond is not told.
+    let tick_us = timeout_of(fd, libc::SO_RCVTIMEO) / 1000;
+    1_000_000_u64.checked_div(tick_us)
+}
+
 /// What the kernel is told for a time-out of a lane; `None` for none.
 pub(crate) fn timeval_of(timeout_ns: u64) -> Option<libc::timeval> {
     let microseconds = (timeout_ns / 1000) as i64;
@@ -260,6 +282,23 @@ mod tests {
         let (told, hears) = channel();
         std::thread::spawn(move || told.send(client.read(&mut [0]).map_err(|error| error.raw_os_error())));
         assert_eq!(hears.recv_timeout(Duration::from_secs(20)).unwrap(), Err(Some(libc::EAGAIN)));
+    }
+
+    #[test]
+    fn times_are_in_whole_ticks_as_the_kernel_has_them() {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let fd = socket.as_raw_fd();
+        let ticks = ticks_of(fd).unwrap();
+        for (tv_sec, tv_usec) in [(0, 1), (0, 1500), (0, 999_999), (3, 1), (7, 500_000), (100_000, 4001), (0, 0)] {
+            let wanted = libc::timeval { tv_sec, tv_usec };
+            kernel::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &wanted).unwrap();
+            let exact = (tv_sec * 1_000_000 + tv_usec) as u64 * 1000;
+            assert_eq!(whole_ticks(exact, ticks), timeout_of(fd, libc::SO_RCVTIMEO), "{tv_sec} s {tv_usec} us");
+        }
+        assert_eq!(whole_ticks(1_500_000, 100), 10_000_000);
+        assert_eq!(whole_ticks(1_500_000, 300), 3_333_000);
+        assert_eq!(whole_ticks(1_500_000, 1000), 2_000_000);
+        assert_eq!((whole_ticks(1_500_000, 0), whole_ticks(AT_ONCE_NS, 250)), (1_500_000, AT_ONCE_NS));
     }
 
     #[test]

@@ -11,14 +11,14 @@
 mod get;
 mod loopback;
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use beeline_shm::sys::call;
 use beeline_stats::Reason;
 
 use crate::app_memory::in_first_page;
 use crate::desc::{Desc, Kind};
-use crate::kept::table::{Class, class};
+use crate::kept::table::{Class, class, kept_as};
 use crate::kept::{self, name_of, number_of, rate_of};
 use crate::side::{SideState, store_name, store_option, store_rate};
 use crate::{Errno, Outcome, changing, follow, hidden, kernel, meet, process};
@@ -26,6 +26,10 @@ pub use get::getsockopt;
 
 /// What relays set on listeners for a moment.
 const REUSES_PORT: (i32, i32) = (libc::SOL_SOCKET, libc::SO_REUSEPORT);
+
+/// Whoever sets the first one anew sets the second one, too, which is kept like any other.
+const TYPE_OF_SERVICE: (i32, i32) = (libc::IPPROTO_IP, libc::IP_TOS);
+const PRIORITY: (i32, i32) = (libc::SOL_SOCKET, libc::SO_PRIORITY);
 
 /// Keeps a socket that is not connected yet on TCP, also if another thread is connecting it: that one finds it, if it
 /// has no lane yet. The first reason counts.
@@ -113,6 +117,7 @@ pub unsafe fn setsockopt(fd: i32, level: i32, name: i32, value: *const u8, lengt
 /// `value` must be readable for `length` bytes.
 unsafe fn record(fd: i32, desc: &'static Desc, level: i32, name: i32, value: *const u8, length: u32) {
     let draft = &desc.draft;
+    let name = kept_as(level, name);
     match class(level, name) {
         Class::Blocking(reason) => {
             // Switched off before it was ever on: nothing that a lane would have to honour.
@@ -150,6 +155,11 @@ unsafe fn record(fd: i32, desc: &'static Desc, level: i32, name: i32, value: *co
         Class::Template | Class::SegmentSize | Class::V6Only | Class::Buffer | Class::BusyPoll => {
             if let Some(number) = number_of(fd, level, name) {
                 kept::keep_number(draft, level, name, class(level, name), number);
+            }
+            if (level, name) == TYPE_OF_SERVICE
+                && let Some(priority) = number_of(fd, PRIORITY.0, PRIORITY.1)
+            {
+                kept::keep_number(draft, PRIORITY.0, PRIORITY.1, Class::Template, priority);
             }
         }
         Class::IncomingCpu | Class::Error | Class::Fact(_) => {}
@@ -200,7 +210,8 @@ unsafe fn is_off(level: i32, name: i32, value: *const u8, length: u32) -> bool {
 /// `value` must be readable for `length` bytes.
 unsafe fn set_on_lane(desc: &'static Desc, level: i32, name: i32, value: *const u8, length: u32) -> Outcome {
     let side = desc.side();
-    let class = class(level, name);
+    let kept_as = kept_as(level, name);
+    let class = class(level, kept_as);
     match class {
         Class::Switch | Class::Range(..) => {
             if (length as i32) < 4 {
@@ -226,20 +237,26 @@ unsafe fn set_on_lane(desc: &'static Desc, level: i32, name: i32, value: *const 
         }
         Class::V6Only if side.family.load(Relaxed) as i32 == libc::AF_INET6 => Outcome::fail(libc::EINVAL),
         Class::Error | Class::Fact(_) => Outcome::fail(libc::ENOPROTOOPT),
-        // Needs no template, so that it works when the fd table is full, and as the kernel does not tell all of it.
+        // Needs no template, so that it works when the fd table is full, and as the kernel does not tell all of it. One
+        // says how the kernel rounds, once.
         Class::ReceiveTimeout | Class::SendTimeout => {
             // SAFETY: forwarded.
             match unsafe { kept::timeout_from(value, length) } {
-                Ok(timeout_ns) if class == Class::ReceiveTimeout => side.rcv_timeout_ns.store(timeout_ns, Relaxed),
-                Ok(timeout_ns) => side.snd_timeout_ns.store(timeout_ns, Relaxed),
+                Ok(timeout_ns) => {
+                    let place =
+                        if class == Class::ReceiveTimeout { &side.rcv_timeout_ns } else { &side.snd_timeout_ns };
+                    place.store(in_ticks(side, timeout_ns), Relaxed);
+                }
                 Err(errno) => return Outcome::Fail(errno),
             }
             Outcome::OK
         }
+        // Only a listener, or what may become one, has a queue for it.
+        Class::Template if (level, name) == (libc::IPPROTO_TCP, libc::TCP_FASTOPEN) => {
+            Outcome::fail(if length as i32 >= 4 && in_first_page(value as usize) { libc::EFAULT } else { libc::EINVAL })
+        }
         _ => with_template(side.family.load(Relaxed) as i32, |template| {
-            if class == Class::BusyPoll {
-                take_to_present(side, template);
-            }
+            take_to_present(side, template, (level, name));
             // SAFETY: forwarded.
             let outcome = unsafe { raw_set(template, level, name, value, length) };
             match outcome {
@@ -251,7 +268,7 @@ unsafe fn set_on_lane(desc: &'static Desc, level: i32, name: i32, value: *const 
                         false => Outcome::fail(libc::ENOPROTOOPT),
                     }
                 }
-                Outcome::Done(_) => adopt(desc, template, level, name, class),
+                Outcome::Done(_) => adopt(desc, template, level, kept_as, class),
                 // A template is not connected: only a connection may have this, so a lane cannot.
                 Outcome::Fail(Errno(libc::ENOTCONN)) => Outcome::fail(libc::ENOPROTOOPT),
                 _ => outcome,
@@ -260,12 +277,36 @@ unsafe fn set_on_lane(desc: &'static Desc, level: i32, name: i32, value: *const 
     }
 }
 
-/// Gives a template the connection's present `SO_BUSY_POLL`, as far as the kernel lets it: older ones let an
-/// unprivileged program lower it, and not raise it.
-fn take_to_present(side: &SideState, template: i32) {
-    if let Some(present) = side.option(libc::SOL_SOCKET, libc::SO_BUSY_POLL) {
-        let _ = kernel::setsockopt(template, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &present);
+/// Gives a template what the connection has at present, where the kernel's answer depends on it. `SO_BUSY_POLL`, as far
+/// as the kernel lets it: older ones let an unprivileged program lower it, and not raise it. `IP_TOS` sets the priority
+/// only where it is another one than before.
+fn take_to_present(side: &SideState, template: i32, option: (i32, i32)) {
+    let take = |(level, name), usual: Option<i32>| {
+        if let Some(present) = side.option(level, name).or(usual) {
+            let _ = kernel::setsockopt(template, level, name, &present);
+        }
+    };
+    match option {
+        (libc::SOL_SOCKET, libc::SO_BUSY_POLL) => take(option, None),
+        TYPE_OF_SERVICE => {
+            take(TYPE_OF_SERVICE, None);
+            take(PRIORITY, Some(0));
+        }
+        _ => {}
     }
+}
+
+/// A time-out as the kernel would keep it, in whole ticks of its clock. How long they are is asked once; where there is
+/// nothing to ask, it stays as exact as it is.
+fn in_ticks(side: &SideState, timeout_ns: u64) -> u64 {
+    static TICKS: AtomicU64 = AtomicU64::new(0);
+    if timeout_ns > kept::AT_ONCE_NS && TICKS.load(Relaxed) == 0 {
+        let _ = with_template(side.family.load(Relaxed) as i32, |template| {
+            TICKS.store(kept::ticks_of(template).unwrap_or(0), Relaxed);
+            Outcome::OK
+        });
+    }
+    kept::whole_ticks(timeout_ns, TICKS.load(Relaxed))
 }
 
 /// Takes over from the template what it was set to.
@@ -283,7 +324,10 @@ fn adopt(desc: &'static Desc, template: i32, level: i32, name: i32, class: Class
                 if class == Class::BusyPoll {
                     desc.set_busy_poll(number);
                 }
-                return stored(side.set_option(level, name, number));
+                let is_kept = side.set_option(level, name, number);
+                let sets_priority = (level, name) == TYPE_OF_SERVICE;
+                let priority = sets_priority.then(|| number_of(template, PRIORITY.0, PRIORITY.1)).flatten();
+                return stored(is_kept && priority.is_none_or(|it| side.set_option(PRIORITY.0, PRIORITY.1, it)));
             }
         }
     }

@@ -138,6 +138,16 @@ pub(crate) fn class(level: i32, name: i32) -> Class {
     TABLE.iter().find(|row| row.0 == level && row.1 == name).map_or(Class::Template, |row| row.2)
 }
 
+/// The name by which an option is kept and told that has another one for privileged programs, whose values the kernel
+/// does not bound.
+pub(crate) fn kept_as(level: i32, name: i32) -> i32 {
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE) => libc::SO_SNDBUF,
+        (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE) => libc::SO_RCVBUF,
+        _ => name,
+    }
+}
+
 /// Of what has no class of its own, what an accepted connection has from its listener. What it does not have:
 /// `SO_PRIORITY`, `TCP_DEFER_ACCEPT`, `TCP_FASTOPEN`.
 pub(crate) const INHERITED: &[(i32, i32)] = &[

@@ -323,7 +323,11 @@ fn fill_side(side: &SideState, listener: &Desc, flags: i32, family: u32, name: &
 
 /// Takes back what an accepted socket does not inherit.
 fn disinherit(side: &SideState) {
-    for (level, name) in [(libc::SOL_SOCKET, libc::SO_PRIORITY), (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)] {
+    for (level, name) in [
+        (libc::SOL_SOCKET, libc::SO_PRIORITY),
+        (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
+        (libc::IPPROTO_TCP, libc::TCP_FASTOPEN),
+    ] {
         if side.option(level, name).is_some() {
             let _ = side.set_option(level, name, 0);
         }

@@ -29,6 +29,7 @@ pub const GROUP: Group = Group {
         Case::new("saved_syn", FAMILY, saved_syn).on_any_path(),
         Case::new("saved_syn_set_late", ONCE, saved_syn_set_late),
         Case::new("names_of_algorithms", ONCE, names_of_algorithms),
+        Case::new("priority_of_a_service", FAMILY, priority_of_a_service),
     ],
 };
 
@@ -71,6 +72,8 @@ pub const SET: &[(i32, i32, i32)] = &[
     (libc::SOL_SOCKET, libc::SO_INCOMING_CPU, 0),
     (libc::SOL_SOCKET, libc::SO_SNDBUF, 50_000),
     (libc::SOL_SOCKET, libc::SO_RCVBUF, 50_000),
+    (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, 60_000),
+    (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 60_000),
     (libc::SOL_SOCKET, libc::SO_SELECT_ERR_QUEUE, 1),
     (libc::SOL_SOCKET, libc::SO_TYPE, 1),
     (libc::SOL_SOCKET, libc::SO_ERROR, 1),
@@ -97,6 +100,7 @@ pub const SET: &[(i32, i32, i32)] = &[
     (libc::IPPROTO_TCP, libc::TCP_SYNCNT, 3),
     (libc::IPPROTO_TCP, libc::TCP_LINGER2, 9),
     (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, 5),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN, 5),
     (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, 40_000),
     (libc::IPPROTO_TCP, libc::TCP_QUICKACK, 1),
     (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 5000),
@@ -147,12 +151,22 @@ fn defaults(v: Variant, level: i32) {
 fn set(fd: Fd, (level, name, value): (i32, i32, i32)) {
     let before = if settable(level, name) { value_of(fd, level, name) } else { String::new() };
     let ret = sys::setsockopt(fd.raw, level, name, &value.to_ne_bytes());
-    let after = if settable(level, name) || ret.is_ok() && is_buffer(name) && level == libc::SOL_SOCKET {
-        value_of(fd, level, name)
+    let told_as = if level == libc::SOL_SOCKET { told_as(name) } else { name };
+    let after = if settable(level, told_as) || ret.is_ok() && is_buffer(told_as) && level == libc::SOL_SOCKET {
+        value_of(fd, level, told_as)
     } else {
         String::new()
     };
     trace!("{} level {level} option {name}: was {before}, set {value} = {ret}, is {after}", fd.name);
+}
+
+/// By which name the kernel tells what was set.
+fn told_as(name: i32) -> i32 {
+    match name {
+        libc::SO_SNDBUFFORCE => libc::SO_SNDBUF,
+        libc::SO_RCVBUFFORCE => libc::SO_RCVBUF,
+        _ => name,
+    }
 }
 
 fn is_buffer(name: i32) -> bool {
@@ -395,4 +409,34 @@ fn names_of_algorithms(v: Variant) {
         }
         trace!("ulp {}", sys::setsockopt(fd.raw, libc::IPPROTO_TCP, libc::TCP_ULP, b"none such"));
     }
+}
+
+/// Another type of service sets the priority, and the same one does not.
+fn priority_of_a_service(v: Variant) {
+    let priority = |fd: Fd| value_of(fd, libc::SOL_SOCKET, libc::SO_PRIORITY);
+    let set_all = |fd: Fd| {
+        for (level, name, value) in [
+            (libc::IPPROTO_IP, libc::IP_TOS, 0x10_i32),
+            (libc::SOL_SOCKET, libc::SO_PRIORITY, 4),
+            (libc::IPPROTO_IP, libc::IP_TOS, 0x10),
+            (libc::IPPROTO_IP, libc::IP_TOS, 0x08),
+            (libc::IPPROTO_IP, libc::IP_TOS, 0),
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, 0x10),
+            (libc::IPPROTO_IP, libc::IP_TOS, 0x10),
+        ] {
+            let ret = sys::setsockopt(fd.raw, level, name, &value.to_ne_bytes());
+            trace!("{} level {level} option {name} set {value} = {ret}, priority {}", fd.name, priority(fd));
+        }
+    };
+    let listener = v.listener();
+    let (client, server) = v.pair_on(listener);
+    for fd in [client, server, listener] {
+        set_all(fd);
+    }
+    let (_, server) = v.pair_on(listener);
+    trace!("inherited: {}", priority(server));
+    let client = v.named_client("fresh");
+    set_all(client);
+    connect(client, &v.address_of(v.listener()));
+    trace!("connected: {}", priority(client));
 }

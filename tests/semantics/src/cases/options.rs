@@ -150,6 +150,14 @@ fn timeouts_read_back(v: Variant) {
             read_bytes(fd, number, name, 16);
             set_timeout(fd, number, name, 0);
             read_bytes(fd, number, name, 16);
+            // The kernel keeps whole ticks of its clock.
+            for (seconds, microseconds) in [(0_i64, 1_500_i64), (0, 1), (3, 999_999)] {
+                let mut time = [0; 16];
+                time[..8].copy_from_slice(&seconds.to_ne_bytes());
+                time[8..].copy_from_slice(&microseconds.to_ne_bytes());
+                trace!("{seconds} s {microseconds} us: {}", sys::setsockopt(fd.raw, SOCKET, number, &time));
+                read_bytes(fd, number, name, 16);
+            }
         }
     }
     let mut odd = [0; 16];
