@@ -11,6 +11,9 @@
 //! 3. A handshake in which a port that cannot be had is one of the kernel's choice: preferably the app's own, so that
 //!    it still sees who its peer is. The addresses are right then. Two relays of one connection, one at either end,
 //!    come to this: the same two addresses and ports make one connection only.
+//!
+//! Both addresses must be this network namespace's, or nobody can bind to them: of a connection to another host, over a
+//! bridge, or to another namespace no pair can be made.
 
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering::Relaxed;
