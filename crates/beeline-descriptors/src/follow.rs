@@ -11,7 +11,8 @@
 //! 3. For that the relay has a gate, a datagram socket with a name of chance in the side. Who asks shows that he knows
 //!    the side by one secret in it, the relay's answer shows it by another.
 //! 4. As long as the relay keeps the program's socket the connection cannot end. It lets it go when each sharer has
-//!    followed, has closed its end, or is dead, which the kernel tells (pidfd_open(2)).
+//!    followed, has closed its end, or is dead, which the kernel tells (pidfd_open(2)). For those to whom a copy of the
+//!    end is on its way, and who have not taken its loan, it keeps it for some seconds.
 //! 5. Sharers that sleep on the anchor are woken by what they wait for: for room at once, by the demoter; for data by
 //!    the next bell, as the relay leaves one in the anchor while there are sharers.
 //! 6. A sharer that finds no relay has lost the connection: it is reset.
@@ -23,7 +24,7 @@
 //!    follows with them before ([`with_all`]).
 //!
 //! A child that is made at the very moment is waited for until it has listed itself. A process that comes by the end
-//! in another way than by `fork` has to list itself ([`SideState::join`]) before it uses it.
+//! in another way than by `fork` has to list itself ([`SideState::join`]) before it takes the loan.
 
 use core::sync::atomic::{
     AtomicBool,

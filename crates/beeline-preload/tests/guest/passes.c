@@ -153,6 +153,34 @@ static void a_peeked_message_keeps_its_end(void) {
     }
 }
 
+/* The sender's own number is a stream's by the time at which it is received. */
+static void a_copy_on_its_way_goes_on(void) {
+    int ends[2], unix_ends[2], go[2];
+    char byte;
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, unix_ends) == 0 && pipe(go) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        int got[8], flags;
+        CHECK(close(unix_ends[0]) == 0 && read(go[0], &byte, 1) == 1);
+        CHECK(receive(unix_ends[1], got, 1, &flags, 0) == 1);
+        hears(got[0], "hello");
+        CHECK(write(got[0], "goodbye", 7) == 7);
+        _exit(0);
+    }
+    CHECK(close(unix_ends[1]) == 0);
+    pair(ends);
+    send_fds(unix_ends[0], &ends[1], 1, 0);
+    CHECK(dup2(ends[1], 0) == 0);
+    if (getenv("GUEST_EXPECTS_LANES")) CHECK(!is_lane(0));
+    says(0, ends[0], "by the sender");
+    CHECK(write(ends[0], "hello", 5) == 5 && write(go[1], "!", 1) == 1);
+    hears(ends[0], "goodbye");
+    CHECK(status_of(child) == 0);
+    says(ends[0], 0, "to the sender");
+    CHECK(close(0) == 0 && close(ends[1]) == 0 && read(ends[0], &byte, 1) == 0 && close(ends[0]) == 0);
+    CHECK(close(unix_ends[0]) == 0 && close(go[0]) == 0 && close(go[1]) == 0);
+}
+
 static int receiver(const char *name, const char *what) {
     int fds[8], flags, through = socket(AF_UNIX, SOCK_STREAM, 0);
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -332,6 +360,7 @@ static const struct guest_case CASES[] = {
     CASE(a_passed_end_goes_on),
     CASE(a_passed_end_is_shared),
     CASE(a_peeked_message_keeps_its_end),
+    CASE(a_copy_on_its_way_goes_on),
     CASE(strangers_pass_ends_and_listeners),
     CASE(a_receiver_without_the_library_goes_on),
     CASE(a_relative_without_the_library_goes_on),

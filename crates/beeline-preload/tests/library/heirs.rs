@@ -12,6 +12,7 @@ cases! { passes:
     a_passed_end_goes_on
     a_passed_end_is_shared
     a_peeked_message_keeps_its_end
+    a_copy_on_its_way_goes_on
     strangers_pass_ends_and_listeners
     a_receiver_without_the_library_goes_on
     a_relative_without_the_library_goes_on

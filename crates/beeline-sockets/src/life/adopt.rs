@@ -221,10 +221,13 @@ fn adopt(fd: i32, cookie: u64, parts: &mut [Part]) -> Option<&'static Desc> {
         return None;
     }
     let (memory, id) = LaneMemory::adopt(lane_part.fd, ring_bytes).ok()?;
-    // A loan that is taken counts: what else is needed comes first.
+    // A loan that is taken counts: what else is needed comes first. So does the list: to a relay that finds neither a
+    // loan nor anybody there, nobody can come.
     let desc = DESCS.take().filter(|desc| {
+        side.join(process::identity());
         let is_lent = side.take_loan();
         if !is_lent {
+            side.leave(process::identity());
             DESCS.give(desc);
         }
         is_lent
@@ -255,6 +258,7 @@ fn install(
     desc.begin(Kind::Tcp, fd, side.family.load(Relaxed), crate::forks());
     if table::set(fd, Some(desc)).is_err() {
         desc.give_if_unused();
+        side.leave(process::identity());
         // SAFETY: the fresh mapping has no user.
         unsafe { memory.unmap() };
         return None;
@@ -264,7 +268,6 @@ fn install(
     side.arm_lock.disown();
     meet::adopt_lane(desc, memory, id, side, [side_fd, lane_fd], holder, end);
     desc.shared.store(true, Relaxed);
-    side.join(process::identity());
     bring_up_to_date(fd, desc);
     Some(desc)
 }

@@ -18,7 +18,8 @@
 //!    ([`process`], [`pump`]).
 //! 5. Other processes that hold the description go over to the TCP connection when they next use it
 //!    ([`crate::follow`]). So does the parent of a `vfork` whose child has demoted it ([`guest`]).
-//! 6. If a relay cannot be made, nothing has changed.
+//! 6. If a relay cannot be made, nothing has changed, but that children who were expected to share the end, and have
+//!    not come by then, are expected no more.
 
 mod gate;
 pub(super) mod guest;
@@ -202,7 +203,8 @@ fn gate(desc: &'static Desc, side: &SideState) -> Result<Option<Fd>, Reason> {
     if !is_guest {
         side.leave(identity());
     }
-    if side.lists_nobody() {
+    // A copy may be on its way, to somebody who lists himself when he receives it.
+    if !gate::has_loans(side) && side.lists_nobody() {
         return Ok(None);
     }
     gate::make_gate(side).map(Some).inspect_err(|_| side.join(identity()))

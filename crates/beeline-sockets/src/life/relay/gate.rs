@@ -21,6 +21,12 @@ use crate::thread;
 /// How long a demoter waits for a child that is just being made.
 const BIRTH_MS: usize = 20;
 
+/// How often it is looked, while nothing else happens, whether somebody has come to whom a copy of the end is on its
+/// way (in a message, or to a program that is being started), and how long it is between two looks. Nobody may: who
+/// received it without room for descriptors, or died, takes no loan.
+const LOOKS_FOR_LOANS: u32 = 50;
+const LOOK_MS: u32 = 100;
+
 /// Makes the gate of an end that others share, with fresh secrets. The demoter calls this.
 pub(super) fn make_gate(side: &SideState) -> Result<Fd, Reason> {
     let [name_of_gate, question, answer] = kernel::chance().ok_or(Reason::SystemCallDenied)?;
@@ -72,6 +78,11 @@ pub(super) fn await_children(side: &SideState) {
     }
 }
 
+/// Whether somebody may come by the end who is not on the list of its sharers yet.
+pub(super) fn has_loans(side: &SideState) -> bool {
+    side.origin.lent.load(Acquire) != 0
+}
+
 /// The relay's part. Each sharer is watched in the set under its identity and its place in the list, once: a place may
 /// be another's by the time at which the process dies, and before anybody here has looked at it again.
 #[derive(Clone, Copy)]
@@ -84,11 +95,13 @@ pub(super) struct Attendance {
     set: i32,
     /// Who is watched at each place; 0 for nobody.
     watched: [u32; SHARERS],
+    /// The looks that are left for those who have a loan and have not come.
+    looks: u32,
 }
 
 impl Attendance {
     /// For an end that nobody shares.
-    pub(super) const NONE: Attendance = Attendance { gate: -1, app: -1, set: -1, watched: [0; SHARERS] };
+    pub(super) const NONE: Attendance = Attendance { gate: -1, app: -1, set: -1, watched: [0; SHARERS], looks: 0 };
     /// For one whose other holders come to the gate, if there is one, for the program's socket.
     pub(super) fn at(gate: Option<&Fd>, app: &Fd) -> Attendance {
         gate.map_or(Self::NONE, |gate| Attendance { gate: gate.get(), app: app.get(), ..Self::NONE })
@@ -110,6 +123,7 @@ impl Attendance {
             return;
         }
         self.set = set;
+        self.looks = LOOKS_FOR_LOANS;
         let _ = self.watch(self.gate, libc::EPOLLIN, Self::GATE);
         self.end_if_alone(side);
     }
@@ -169,6 +183,17 @@ impl Attendance {
         self.end_if_alone(side);
     }
 
+    /// How long the relay may sleep, in milliseconds as for epoll_wait(2), if it is to look for somebody.
+    pub(super) fn sleep_ms(&self) -> Option<i32> {
+        (self.is_open() && self.looks != 0).then_some(LOOK_MS.cast_signed())
+    }
+
+    /// Nothing has happened for as long as that.
+    pub(super) fn look(&mut self, side: &SideState) {
+        self.looks = self.looks.saturating_sub(1);
+        self.end_if_alone(side);
+    }
+
     /// Answers those who have come.
     pub(super) fn serve(&mut self, side: &SideState) {
         while self.is_open() && self.serve_one(side) {}
@@ -216,8 +241,12 @@ impl Attendance {
         if !self.is_open() {
             return;
         }
+        // Before the list: who takes a loan has listed himself.
+        if !has_loans(side) {
+            self.looks = 0;
+        }
         self.watch_all(side);
-        if side.lists_nobody() {
+        if self.looks == 0 && side.lists_nobody() {
             let _ = sys::close(self.gate);
             let _ = sys::close(self.app);
             *self = Attendance::NONE;
@@ -308,13 +337,27 @@ mod tests {
         }
     }
 
+    /// Attends to what is heard until nobody may come any more.
+    fn attend(attendance: &mut Attendance, set: &Fd, side: &SideState) {
+        while attendance.is_open() {
+            let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+            // SAFETY: room for as many events.
+            let count = unsafe { libc::epoll_wait(set.get(), events.as_mut_ptr(), 4, PATIENCE_MS) };
+            assert!(count > 0, "somebody has ended, and nobody has seen it");
+            events.iter().take(count as usize).for_each(|event| attendance.heard(event.u64, side));
+        }
+    }
+
+    fn app() -> Fd {
+        Fd::own(kernel::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).unwrap() as i32)
+    }
+
     #[test]
     fn who_comes_in_the_place_of_another_is_watched() {
         process::become_owner();
         let side = side();
         let gate = make_gate(side).ok().unwrap();
-        let app = kernel::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).unwrap() as i32;
-        let app = Fd::own(app);
+        let app = app();
         let set = Fd::own(kernel::epoll_create().unwrap());
         let ((mut first, first_one), (mut second, second_one)) = (sharer(), sharer());
         let mut attendance = Attendance::at(Some(&gate), &app);
@@ -330,14 +373,41 @@ mod tests {
         assert!(attendance.is_open());
         first.kill().and_then(|()| first.wait()).unwrap();
         second.kill().and_then(|()| second.wait()).unwrap();
-        while attendance.is_open() {
-            let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
-            // SAFETY: room for as many events.
-            let count = unsafe { libc::epoll_wait(set.get(), events.as_mut_ptr(), 4, PATIENCE_MS) };
-            assert!(count > 0, "the second one has ended, and nobody has seen it");
-            events.iter().take(count as usize).for_each(|event| attendance.heard(event.u64, side));
-        }
+        attend(&mut attendance, &set, side);
         // The attendance has closed them.
         let _ = (gate.give_away(), app.give_away());
+    }
+
+    #[test]
+    fn who_has_a_loan_is_waited_for_and_not_for_ever() {
+        process::become_owner();
+        for comes in [true, false] {
+            let side = side();
+            let (gate, app) = (make_gate(side).ok().unwrap(), app());
+            let set = Fd::own(kernel::epoll_create().unwrap());
+            let mut attendance = Attendance::at(Some(&gate), &app);
+            side.origin.lent.store(1, Relaxed);
+            attendance.begin(set.get(), side);
+            for _ in 1..LOOKS_FOR_LOANS {
+                assert!(attendance.is_open() && attendance.sleep_ms() == Some(LOOK_MS.cast_signed()));
+                attendance.look(side);
+            }
+            assert!(attendance.is_open());
+            if comes {
+                let (mut child, identity) = sharer();
+                side.join(identity);
+                assert!(side.take_loan());
+                attendance.look(side);
+                // From now on it is heard of.
+                assert!(attendance.is_open() && attendance.sleep_ms().is_none());
+                child.kill().and_then(|()| child.wait()).unwrap();
+                attend(&mut attendance, &set, side);
+            } else {
+                attendance.look(side);
+                assert!(!attendance.is_open());
+            }
+            // The attendance has closed them.
+            let _ = (gate.give_away(), app.give_away());
+        }
     }
 }

@@ -77,7 +77,7 @@ impl Pump {
         self.relay.lane.cpu(self.relay.end).store(kernel::cpu().wrapping_add(1), Relaxed);
         let count = match woken {
             Ok(0) => {
-                self.look_for_program();
+                self.look_around();
                 return Moved::Some;
             }
             Ok(count) => count,
@@ -97,6 +97,15 @@ impl Pump {
             }
         }
         Moved::Some
+    }
+
+    /// Nothing has happened for as long as a sleep lasts.
+    #[cold]
+    fn look_around(&mut self) {
+        match self.relay.attendance.is_open() {
+            true => self.relay.attendance.look(self.relay.side),
+            false => self.look_for_program(),
+        }
     }
 
     fn anchor_said(&mut self, happened: i32) {

@@ -32,11 +32,14 @@ impl Widowed {
 impl Pump {
     /// How long a sleep may last, in milliseconds as for epoll_wait(2).
     pub(super) fn sleep_ms(&self) -> i32 {
-        let may_be = self.inward == State::Over && self.outward == State::Open && !self.relay.attendance.is_open();
+        if self.relay.attendance.is_open() {
+            return self.relay.attendance.sleep_ms().unwrap_or(-1);
+        }
+        let may_be = self.inward == State::Over && self.outward == State::Open;
         self.widowed.next_ms.filter(|_| may_be).map_or(-1, u32::cast_signed)
     }
 
-    /// Nothing has happened for as long as that.
+    /// Nothing has happened for as long as that, and nobody else may come.
     #[cold]
     pub(super) fn look_for_program(&mut self) {
         let ends = [kernel::getpeername, kernel::getsockname].map(|name| name(self.relay.socket).ok()?.to_internet());
