@@ -35,6 +35,7 @@ mod table;
 mod counter;
 mod filters;
 pub mod layout;
+pub mod library;
 mod poison;
 mod reason;
 mod role;

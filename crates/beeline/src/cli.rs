@@ -120,7 +120,8 @@ fn run_long_help() -> String {
     }
     help.push_str(
         "\nWhere options come from, the later winning: /etc/beeline/config.toml, ~/.config/beeline/config.toml, the \
-         profile,\nthe environment variable BEELINE_OPTIONS (key=value,key=value), --option.\n\n\
+         profile,\nthe environment variable BEELINE_OPTIONS (key=value,key=value), --option. Within another run its options come \
+         before\nthe profile.\n\n\
          Rules, for some connections only; the first that matches counts, and those of a source that wins come \
          first:\n  [[rule]]                   in a profile or a configuration\n  program = \"redis-*\"        a name, or a path; * and ? \
          stand for any characters\n  role = \"client\"            or \"server\"\n  address = \"10.0.0.0/8\"     the server's: an address or a \

@@ -6,11 +6,26 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use beeline_stats::library::COMMAND_NOTE;
 
 use crate::elf::{Architecture, Elf};
 use crate::failure::Failure;
 
 const NAME: &str = "libbeeline.so";
+
+/// A note of an ELF file that has only a name (elf(5)).
+#[repr(C)]
+struct Note {
+    name_bytes: u32,
+    content_bytes: u32,
+    kind: u32,
+    name: [u8; COMMAND_NOTE.len()],
+}
+
+/// Lets the library know this program, so that it leaves the options that it runs with in the environment.
+#[used]
+#[unsafe(link_section = ".note.beeline")]
+static NOTE: Note = Note { name_bytes: COMMAND_NOTE.len() as u32, content_bytes: 0, kind: 0, name: COMMAND_NOTE };
 
 /// The library as an absolute path, and what it is built for.
 pub struct Library {
@@ -51,6 +66,11 @@ impl Library {
         }
         list
     }
+}
+
+/// Whether the library is in this process.
+pub fn is_here() -> bool {
+    std::fs::read("/proc/self/maps").is_ok_and(|maps| beeline_stats::library::is_mapped(&maps))
 }
 
 /// Beside the executable (as a build leaves it), or where an installation puts it.

@@ -20,7 +20,7 @@ use beeline_stats::tunables::rules::{LIST_BYTES_MAX, RULES_MAX, Rule};
 use beeline_stats::tunables::{ENVIRONMENT, OptionError, OptionSpec, Policy};
 use toml::de::{DeTable, DeValue};
 
-use crate::configuration;
+use crate::{configuration, library};
 
 /// The profiles that are part of the program.
 pub const BUILT_IN: [(&str, &str); 3] = [
@@ -47,7 +47,8 @@ impl Chosen {
     }
 
     /// What holds for every `beeline run` before its own options: the bridge's user, the configurations unless they are
-    /// left out, a profile, and the environment.
+    /// left out, a profile, and the environment. Under another `beeline run` the environment is that one's options,
+    /// which come before the profile: what is said within wins over what was said around it.
     pub fn usual(with_configuration: bool, profile: Option<&str>) -> anyhow::Result<Self> {
         let mut chosen = Self::new();
         if let Some(user) = configuration::bridge_user() {
@@ -56,10 +57,15 @@ impl Chosen {
         if with_configuration {
             chosen.add_configuration()?;
         }
+        let list = std::env::var_os(ENVIRONMENT);
+        let (outer, own) = if list.is_some() && library::is_here() { (list, None) } else { (None, list) };
+        if let Some(list) = outer {
+            chosen.add_environment(&list)?;
+        }
         if let Some(profile) = profile {
             chosen.add_named_profile(profile)?;
         }
-        if let Some(list) = std::env::var_os(ENVIRONMENT) {
+        if let Some(list) = own {
             chosen.add_environment(&list)?;
         }
         Ok(chosen)
@@ -199,8 +205,10 @@ impl Chosen {
         Ok(())
     }
 
-    /// Adds rules of a source that wins over those before: they come first.
+    /// Adds rules of a source that wins over those before: they come first. One that was there already, as a
+    /// configuration's rule is that an outer `beeline run` has passed on, is there once.
     fn add_rules(&mut self, rules: Vec<String>) {
+        self.rules.retain(|rule| !rules.contains(rule));
         self.rules.splice(0..0, rules);
     }
 

@@ -17,6 +17,8 @@
 //! 3. Only a program that is going to load the library is given variables. Others (statically linked, set-uid) see
 //!    none, and pass none on: what they start runs without the library.
 //! 4. A program that executes others by system calls of its own (Go) would lose the library: there nothing is hidden.
+//!    Beeline's own command, which a note in its file tells, sees its options: `beeline run` says new ones to the
+//!    program that it becomes, and passes on those that it has.
 //! 5. An environment that has everything is passed on as it is. Another one is put together in memory of the calling
 //!    thread's slot. It is used until `execve` has copied it, or the spawned process runs, and then again by the same
 //!    thread: the child of a `vfork`, which has its parent's memory and number here, never returns to give it back.
@@ -191,7 +193,7 @@ mod tests {
     /// As another program's library would leave it.
     fn seen(given: List) -> Vec<&'static str> {
         // SAFETY: a list of its own, in memory that can be written.
-        unsafe { hide::clean(given.cast_mut().cast(), true) };
+        unsafe { hide::clean(given.cast_mut().cast(), true, false) };
         texts(given)
     }
 
@@ -202,6 +204,10 @@ mod tests {
         unsafe { note(list(&mine), b"/lib/libbeeline.so") };
         assert_eq!(result(&mine, Image::Takes), mine);
         assert_eq!(seen(list(&mine)), ["A=1", "LD_PRELOAD=/x/first.so", "BEELINE_X="]);
+        let commands = list(&mine);
+        // SAFETY: a list of its own, in memory that can be written.
+        unsafe { hide::clean(commands.cast_mut().cast(), true, true) };
+        assert_eq!(texts(commands), ["A=1", "LD_PRELOAD=/x/first.so", mine[2], "BEELINE_X="]);
         let added = ["LD_PRELOAD=libbeeline.so", "BEELINE_OPTIONS=wait=wait"];
         assert_eq!(result(&[], Image::Takes), added);
         for given in [

@@ -23,6 +23,13 @@ pub fn harmless_library() -> PathBuf {
     PathBuf::from(path).canonicalize().unwrap()
 }
 
+/// The library itself, where there is one: `BEELINE_LIBRARY`, or what lies beside the command.
+pub fn library() -> Option<PathBuf> {
+    let named = std::env::var_os("BEELINE_LIBRARY").map(PathBuf::from);
+    let library = named.unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_beeline")).with_file_name("libbeeline.so"));
+    library.exists().then_some(library)
+}
+
 pub fn stdout(output: &Output) -> &str {
     std::str::from_utf8(&output.stdout).unwrap()
 }

@@ -2,6 +2,8 @@
 
 use core::ffi::{CStr, c_char, c_int};
 
+use beeline_stats::library::COMMAND_NOTE;
+
 use super::{OPTIONS, PRELOAD, entries, entry, follows, last_part};
 
 /// A list of strings that can be changed.
@@ -12,26 +14,30 @@ const IGNORED: [usize; 2] = [1, 0];
 /// A program header that holds notes, elf(5).
 const PT_NOTE: u32 = 4;
 const PT_PHDR: u32 = 6;
+/// The owner of a note that the Go toolchain leaves.
+const NOTE_OF_GO: &[u8] = b"Go\0\0";
 
 /// What the program will see from its start on: `variables` is the list that the kernel has made behind the `count`
-/// arguments, `current` where libc keeps its own.
+/// arguments, `current` where libc keeps its own. Programs that the Go toolchain has made execute others by system
+/// calls of their own: what they do not see, those do not get.
 ///
 /// # Safety
 /// All as the dynamic linker tells a constructor, and libc's `environ`; for the library's constructor alone, after
 /// [`super::note`] has said that there is something to hide.
 pub unsafe fn hide(count: c_int, arguments: *const *const c_char, variables: Variables, current: *mut Variables) {
-    if !follows() || executes_past_libc() {
+    if !follows() || has_note(NOTE_OF_GO) {
         return;
     }
+    let is_command = has_note(&COMMAND_NOTE);
     // SAFETY: the caller guarantees it. A list of libc's own is libc's to change, as it does in unsetenv(3).
     unsafe {
         let is_kernels = arguments.wrapping_add((count as usize).wrapping_add(1)).cast_mut().cast() == variables;
-        let left = clean(variables, is_kernels);
+        let left = clean(variables, is_kernels, is_command);
         if is_kernels {
             fill(variables, left);
         }
         if *current != variables {
-            clean(*current, false);
+            clean(*current, false, is_command);
         }
     }
 }
@@ -42,12 +48,12 @@ pub(super) struct Left {
     before: usize,
 }
 
-/// Takes our variables out of a list.
+/// Takes our variables out of a list; not the options if it `keeps_options`.
 ///
 /// # Safety
 /// `list` must be null or a null-terminated list of strings, and nobody else may use it meanwhile. The strings must be
 /// writable if they are the `kernels`.
-pub(super) unsafe fn clean(list: Variables, kernels: bool) -> Left {
+pub(super) unsafe fn clean(list: Variables, kernels: bool, keeps_options: bool) -> Left {
     let (mut after, mut before) = (0usize, 0usize);
     // The first variable of those at the end that are ours.
     let mut end = 0usize;
@@ -65,7 +71,7 @@ pub(super) unsafe fn clean(list: Variables, kernels: bool) -> Left {
                 }
                 stays
             } else {
-                !bytes.starts_with(OPTIONS)
+                keeps_options || !bytes.starts_with(OPTIONS)
             };
             if stays {
                 *list.add(after) = text;
@@ -147,9 +153,8 @@ unsafe fn fill(list: Variables, left: Left) {
     }
 }
 
-/// Whether the program executes others by system calls of its own: then what it does not see, they do not get. Those
-/// that the Go toolchain has made do, and say in a note who made them.
-fn executes_past_libc() -> bool {
+/// Whether a note of the program has this owner.
+fn has_note(owner: &[u8]) -> bool {
     // SAFETY: plain numbers; the kernel tells where the program's headers are in memory.
     let (headers, count) = unsafe { (libc::getauxval(libc::AT_PHDR), libc::getauxval(libc::AT_PHNUM)) };
     if headers == 0 {
@@ -162,18 +167,18 @@ fn executes_past_libc() -> bool {
     headers.iter().filter(|header| header.p_type == PT_NOTE).any(|header| {
         let start = base.wrapping_add(header.p_vaddr) as *const u8;
         // SAFETY: notes lie in a segment that is loaded, and stay.
-        has_note_of_go(unsafe { core::slice::from_raw_parts(start, header.p_memsz as usize) })
+        is_owner(owner, unsafe { core::slice::from_raw_parts(start, header.p_memsz as usize) })
     })
 }
 
-/// Whether there is a note whose owner is `Go`. Each has three numbers, a name and a content, both filled up to four
-/// bytes.
-fn has_note_of_go(mut notes: &[u8]) -> bool {
+/// Whether one of the notes has this owner, whose name ends in a zero and fills up four bytes. Each has three numbers,
+/// a name and a content, both filled up so.
+fn is_owner(owner: &[u8], mut notes: &[u8]) -> bool {
     while let Some((head, rest)) = notes.split_first_chunk::<12>() {
         let number =
             |at: usize| head.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |b| u32::from_le_bytes(*b));
         let (name_bytes, content_bytes) = (number(0) as usize, number(4) as usize);
-        if rest.get(..name_bytes) == Some(b"Go\0\0") {
+        if rest.get(..name_bytes) == Some(owner) {
             return true;
         }
         let next = name_bytes.next_multiple_of(4).saturating_add(content_bytes.next_multiple_of(4));
@@ -187,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_of_go_are_found_among_others() {
+    fn notes_are_found_among_others() {
         let note = |name: &[u8], content: &[u8]| {
             let mut bytes = Vec::new();
             for number in [name.len() as u32, content.len() as u32, 4] {
@@ -199,11 +204,12 @@ mod tests {
             }
             bytes
         };
-        let (gnu, go) = (note(b"GNU\0", b"12345"), note(b"Go\0\0", b"x"));
-        assert!(has_note_of_go(&[gnu.clone(), go].concat()));
-        assert!(!has_note_of_go(&gnu));
-        assert!(!has_note_of_go(&note(b"Go\0\0", b"x")[..14]));
-        assert!(!has_note_of_go(&[0xFF; 40]));
-        assert!(!executes_past_libc());
+        let (gnu, go, own) = (note(b"GNU\0", b"12345"), note(NOTE_OF_GO, b"x"), note(&COMMAND_NOTE, b""));
+        let all = [gnu.clone(), go, own].concat();
+        assert!(is_owner(NOTE_OF_GO, &all) && is_owner(&COMMAND_NOTE, &all));
+        assert!(!is_owner(NOTE_OF_GO, &gnu) && !is_owner(&COMMAND_NOTE, &gnu));
+        assert!(!is_owner(NOTE_OF_GO, &note(NOTE_OF_GO, b"x")[..14]));
+        assert!(!is_owner(NOTE_OF_GO, &[0xFF; 40]));
+        assert!(!has_note(NOTE_OF_GO) && !has_note(&COMMAND_NOTE));
     }
 }
