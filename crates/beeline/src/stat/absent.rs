@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use beeline_stats::tunables::ENVIRONMENT;
-use beeline_stats::{Reason, Tunables};
+use beeline_stats::{Reason, Tunables, library};
 use nix::sys::statvfs::statvfs;
 
 use super::apart;
@@ -72,7 +72,7 @@ impl Absence {
             Some(Err(_)) => return Self::NotYours,
             None => return Self::Unheard,
         };
-        if !maps.split(|byte| *byte == b'\n').any(|line| line.ends_with(b"/libbeeline.so")) {
+        if !library::is_mapped(&maps) {
             return Self::NotLoaded;
         }
         Self::Silent(Obstacle::of(&about))
