@@ -24,7 +24,7 @@ use crate::args::DemoOptions;
 use crate::machine::{Machine, choose_cpus};
 use crate::output;
 use crate::plan::{SuitePlan, find_beeline, progress_bar};
-use crate::process::{Guard, free_port, run_on, wait_for_listener};
+use crate::process::{Guard, ensure_without_library, free_port, run_on, wait_for_listener};
 use crate::report::{Results, Row};
 use crate::transport::Transport;
 use programs::{CONTESTS, Contest, Load, Match};
@@ -35,6 +35,7 @@ const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Beeline];
 
 /// Runs the demo. The exit code is 1 when something could not be measured.
 pub fn run(options: &DemoOptions, mount: &[&str]) -> Result<ExitCode> {
+    ensure_without_library()?;
     let bench = SuitePlan::new(&options.bench(), mount)?;
     let machine = Machine::describe()?;
     let chosen = |name: &str| options.only.is_empty() || options.only.iter().any(|o| o == name);

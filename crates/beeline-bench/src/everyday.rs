@@ -27,6 +27,7 @@ use crate::args::BenchOptions;
 use crate::interrupt;
 use crate::machine::Machine;
 use crate::parse;
+use crate::process::ensure_without_library;
 use run::{EverydayPlan, Matrix};
 use verdict::Ratios;
 
@@ -37,6 +38,7 @@ pub fn measure(options: &BenchOptions, mount: &[&str]) -> Result<ExitCode> {
         plan.cells().iter().for_each(|cell| say!("{}", cell.name()));
         return Ok(ExitCode::SUCCESS);
     }
+    ensure_without_library()?;
     options.save.as_deref().map_or(Ok(()), parse::place)?;
     interrupt::watch(interrupt::Second::Ends)?;
     let machine = Machine::describe()?;

@@ -104,6 +104,7 @@ fn measure(options: &BenchOptions, mount: &[&str]) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
+    process::ensure_without_library()?;
     options.save.as_deref().map_or(Ok(()), parse::place)?;
     let plan = SuitePlan::new(options, mount)?;
     let machine = Machine::describe()?;

@@ -46,6 +46,7 @@ use crate::args::BenchOptions;
 use crate::interrupt::{self, Second};
 use crate::machine;
 use crate::plan::find_library;
+use crate::process::ensure_without_library;
 use crate::say::complain;
 use crate::ticks::Ticks;
 use axis::Hundredths;
@@ -86,7 +87,8 @@ pub fn measure(options: &PaperOptions, mount: &[&str]) -> Result<ExitCode> {
         );
         return Ok(ExitCode::SUCCESS);
     }
-    if !options.dry_run {
+    if !options.dry_run && !options.print_plan {
+        ensure_without_library()?;
         interrupt::watch(if options.hosts.is_some() { Second::IsNoted } else { Second::Ends })?;
     }
     if options.all {

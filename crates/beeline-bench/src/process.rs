@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid, getppid};
@@ -15,6 +15,17 @@ use nix::unistd::{Pid, getpid, getppid};
 const GLANCE: Duration = Duration::from_millis(5);
 /// For what is still in the pipes of a process that has ended.
 const LEFT_OVERS: Duration = Duration::from_secs(2);
+
+/// Fails in a process that has Beeline's library in it, as in a shell under `beeline run`: whatever it starts has it,
+/// too, and every comparison would be one of Beeline with itself.
+pub fn ensure_without_library() -> Result<()> {
+    let maps = std::fs::read("/proc/self/maps").unwrap_or_default();
+    ensure!(
+        !beeline_stats::library::is_mapped(&maps),
+        "this runs under Beeline, and TCP's side of the comparison would, too: start it outside of `beeline run`"
+    );
+    Ok(())
+}
 
 /// Makes the kernel kill the command when the thread that starts it dies.
 pub fn die_with_parent(command: &mut Command) {

@@ -70,6 +70,34 @@ fn a_library_that_is_not_there_is_an_error_before_anything_runs() {
 }
 
 #[test]
+fn a_run_under_beeline_compares_nothing_and_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let library = directory.path().join("libbeeline.so");
+    // One that does nothing, by the library's name.
+    let made = Command::new("gcc").args(["-shared", "-o"]).arg(&library).args(["-x", "c", "/dev/null"]).status();
+    if !made.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: there is no gcc");
+        return;
+    }
+    let under = |arguments: &[&str]| bench(arguments).env("LD_PRELOAD", &library).output().unwrap();
+    for arguments in [
+        &["--transports", "tcp", "--only", "pingpong", "--quick"][..],
+        &["--everyday", "--only", "threads/one/pingpong", "--library", "/proc/self/exe"],
+        &["--modes", "--library", "/proc/self/exe"],
+        &["demo", "--only", "bench"],
+    ] {
+        let output = under(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains("this runs under Beeline"), "{arguments:?}: {text}");
+        assert!(output.stdout.is_empty());
+    }
+    for arguments in [&["--list"][..], &["paper", "--list"], &["paper", "modes", "--print-plan"]] {
+        assert_eq!(under(arguments).status.code(), Some(0), "{arguments:?}");
+    }
+}
+
+#[test]
 fn an_unknown_workload_is_an_error() {
     let output = run(&["--transports", "tcp", "--only", "no-such-workload"]);
     assert_eq!(output.status.code(), Some(2));
