@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use beeline_stats::tunables::ENVIRONMENT;
 use nix::unistd::Pid;
 
 use crate::acceleration::Carried;
@@ -21,6 +22,7 @@ use crate::transport::Transport;
 use crate::worker::args::{Role, WorkerArgs};
 use crate::worker::events::{Event, Outcome};
 
+const PRELOAD: &str = "LD_PRELOAD";
 /// How long a worker that has closed its output has to end.
 const LAST_MOMENTS: Duration = Duration::from_secs(2);
 
@@ -70,31 +72,15 @@ impl Launcher {
         };
         let name = format!("{:?} {:?} over {column}", args.program, args.role).to_lowercase();
         if let Some(hosts) = &self.hosts {
-            let command = hosts.worker(column, &mut args, self.options.as_deref());
+            let mut command = hosts.worker(column, &mut args, self.options.as_deref());
+            // On this host `beeline run` would add them.
+            command.env_remove(ENVIRONMENT);
             let account = if args.role == Role::Client { Account::Told(column) } else { Account::Unasked };
             let mut worker = Worker::start(command, name, account)?;
             worker.patience = hosts.patience() + 4 * args.duration();
             return Ok(worker);
         }
-        let environment = self.environment(column)?;
-        let mut command = match tracer {
-            None => Command::new(&self.program),
-            Some(tracer) => {
-                let mut command = Command::new(tracer.strace);
-                command.args(["-f", "-c", "-U", "name,calls", "-o"]);
-                command.arg(tracer.summary);
-                for (name, value) in &environment {
-                    command.arg("-E").arg(format!("{name}={value}"));
-                }
-                command.arg("--").arg(&self.program);
-                command
-            }
-        };
-        command.args(&self.prefix).args(args.to_args());
-        command.env_remove("LD_PRELOAD");
-        if tracer.is_none() {
-            command.envs(environment);
-        }
+        let command = self.command(column, args.to_args(), tracer)?;
         let account = Account::of(column, args.role == Role::Client && tracer.is_none());
         let mut worker = Worker::start(command, name, account)?;
         worker.patience += 4 * args.duration();
@@ -109,9 +95,31 @@ impl Launcher {
         name: String,
         is_client: bool,
     ) -> Result<Worker> {
-        let mut command = Command::new(&self.program);
-        command.args(&self.prefix).args(words).env_remove("LD_PRELOAD").envs(self.environment(column)?);
-        Worker::start(command, name, Account::of(column, is_client))
+        Worker::start(self.command(column, words, None)?, name, Account::of(column, is_client))
+    }
+
+    /// The command of a worker on this host. What is preloaded is its column's affair alone, and so are options: those
+    /// that whoever starts the instrument has exported would change the figures, and no record would say so.
+    fn command(&self, column: Transport, words: Vec<OsString>, tracer: Option<&Tracer>) -> Result<Command> {
+        let environment = self.environment(column)?;
+        let mut command = match tracer {
+            None => Command::new(&self.program),
+            Some(tracer) => {
+                let mut command = Command::new(tracer.strace);
+                command.args(["-f", "-c", "-U", "name,calls", "-o"]);
+                command.arg(tracer.summary);
+                for (name, value) in &environment {
+                    command.arg("-E").arg(format!("{name}={value}"));
+                }
+                command.arg("--").arg(&self.program);
+                command
+            }
+        };
+        command.args(&self.prefix).args(words).env_remove(PRELOAD).env_remove(ENVIRONMENT);
+        if tracer.is_none() {
+            command.envs(environment);
+        }
+        Ok(command)
     }
 
     /// What a worker of a column has in its environment.
@@ -119,9 +127,9 @@ impl Launcher {
         let mut environment = Vec::new();
         if column == Transport::Beeline {
             let library = self.library.as_ref().context("there is no libbeeline.so")?;
-            environment.push(("LD_PRELOAD", library.display().to_string()));
+            environment.push((PRELOAD, library.display().to_string()));
             if let Some(options) = &self.options {
-                environment.push(("BEELINE_OPTIONS", options.clone()));
+                environment.push((ENVIRONMENT, options.clone()));
             }
         }
         Ok(environment)
@@ -345,7 +353,33 @@ impl Drop for Worker {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use super::*;
+
+    #[test]
+    fn options_are_those_of_the_run_whatever_is_exported() {
+        for (options, column, expected) in [
+            (None, Transport::Tcp, None),
+            (None, Transport::Beeline, None),
+            (Some("wait=wait"), Transport::Tcp, None),
+            (Some("wait=wait"), Transport::Beeline, Some("wait=wait")),
+        ] {
+            let launcher = Launcher {
+                program: "program".into(),
+                prefix: Vec::new(),
+                library: Some("/libbeeline.so".into()),
+                options: options.map(str::to_owned),
+                hosts: None,
+            };
+            let command = launcher.command(column, Vec::new(), None).unwrap();
+            let of = |name: &str| command.get_envs().find(|(key, _)| *key == name).map(|(_, value)| value);
+            // What is there without a value is taken away.
+            assert_eq!(of(ENVIRONMENT), Some(expected.map(OsStr::new)), "{options:?} {column}");
+            let library = (column == Transport::Beeline).then(|| OsStr::new("/libbeeline.so"));
+            assert_eq!(of(PRELOAD), Some(library), "{column}");
+        }
+    }
 
     #[test]
     fn a_worker_that_fails_tells_why() {
