@@ -21,6 +21,7 @@ use indicatif::ProgressBar;
 
 use crate::acceleration::{Carried, counter_of};
 use crate::args::DemoOptions;
+use crate::interrupt;
 use crate::machine::{Machine, choose_cpus};
 use crate::output;
 use crate::plan::{SuitePlan, find_beeline, progress_bar};
@@ -56,25 +57,13 @@ pub fn run(options: &DemoOptions, mount: &[&str]) -> Result<ExitCode> {
             false => choose_cpus()?,
         },
     };
-    let mut results = Results::default();
-    let matches: usize = contests.iter().map(|c| c.matches.len()).sum();
-    let bar = progress_bar(u64::from(ROUNDS) * (matches * TRANSPORTS.len()) as u64);
-    let mut loads = Loads::new();
-    for round in 0..ROUNDS {
-        for contest in &contests {
-            let mut order = TRANSPORTS;
-            order.rotate_left(round as usize % TRANSPORTS.len());
-            for transport in order {
-                bar.set_message(format!("{} over {transport}", contest.name));
-                stage.play(contest, transport, &mut loads, &mut results, &bar);
-            }
-        }
-    }
-    bar.finish_and_clear();
+    let mut results = stage.rounds(&contests);
     let games = contests.iter().flat_map(|c| c.matches);
     let mut rows: Vec<Row> = games.map(|game| game.row).collect();
     if with_bench {
-        results.append(bench.execute());
+        if results.ended_early.is_none() {
+            results.append(bench.execute());
+        }
         rows.extend(bench.rows());
     }
     let settings = bench.settings();
@@ -84,7 +73,7 @@ pub fn run(options: &DemoOptions, mount: &[&str]) -> Result<ExitCode> {
     } else {
         output::print(&bench.heading(&machine), &settings, &rows, &results, &[]);
     }
-    Ok(ExitCode::from(u8::from(!results.errors().is_empty())))
+    Ok(ExitCode::from(u8::from(results.ended_early.is_some() || !results.errors().is_empty())))
 }
 
 /// How many requests make a run of about a second, for each match and transport that was tried already.
@@ -98,6 +87,30 @@ struct Stage {
 }
 
 impl Stage {
+    /// All contests, round after round, until it is asked to end.
+    fn rounds(&self, contests: &[&'static Contest]) -> Results {
+        let mut results = Results::default();
+        let matches: usize = contests.iter().map(|c| c.matches.len()).sum();
+        let bar = progress_bar(u64::from(ROUNDS) * (matches * TRANSPORTS.len()) as u64);
+        let mut loads = Loads::new();
+        'all: for round in 0..ROUNDS {
+            for contest in contests {
+                let mut order = TRANSPORTS;
+                order.rotate_left(round as usize % TRANSPORTS.len());
+                for transport in order {
+                    bar.set_message(format!("{} over {transport}", contest.name));
+                    self.play(contest, transport, &mut loads, &mut results, &bar);
+                    if interrupt::asked() {
+                        results.ended_early = Some("it was interrupted".into());
+                        break 'all;
+                    }
+                }
+            }
+        }
+        bar.finish_and_clear();
+        results
+    }
+
     /// All matches of a contest over one transport. A failure is noted for the rows that it hits.
     fn play(
         &self,
@@ -109,6 +122,9 @@ impl Stage {
     ) {
         let mut server: Option<(Guard, u16)> = None;
         for game in contest.matches {
+            if interrupt::asked() {
+                break;
+            }
             // A server that serves one client only is started for each match.
             if contest.one_shot {
                 server = None;
@@ -130,6 +146,8 @@ impl Stage {
             let row = game.row.id;
             match outcome {
                 Ok(value) => results.add(row, transport.into(), value, Vec::new()),
+                // Its programs got the signal, too.
+                Err(_) if interrupt::asked() => {}
                 Err(e) => {
                     let text = format!("{}: {e:#}", contest.name);
                     results.add_error(row, transport.into(), text);

@@ -178,8 +178,9 @@ impl Results {
         self.cell_mut(row, column).errors.push(error);
     }
 
-    /// Takes over the rows of another run.
+    /// Takes over the rows of another run, which comes after this one.
     pub fn append(&mut self, other: Results) {
+        self.ended_early = self.ended_early.take().or(other.ended_early);
         self.carried.extend(other.carried);
         self.cells.extend(other.cells);
     }
@@ -270,6 +271,21 @@ mod tests {
         let rate = Row { unit: Unit::PerSecond, ..ROW };
         assert_eq!(results.times_tcp(&rate), Some(0.5));
         assert_eq!(results.times_tcp(&Row { unit: Unit::Share, ..ROW }), None);
+    }
+
+    #[test]
+    fn an_end_before_the_time_is_told_of_both_runs() {
+        let ended = |why: Option<&str>| Results { ended_early: why.map(str::to_owned), ..Results::default() };
+        for (first, second, both) in [
+            (None, None, None),
+            (None, Some("b"), Some("b")),
+            (Some("a"), None, Some("a")),
+            (Some("a"), Some("b"), Some("a")),
+        ] {
+            let mut results = ended(first);
+            results.append(ended(second));
+            assert_eq!(results.ended_early.as_deref(), both);
+        }
     }
 
     #[test]

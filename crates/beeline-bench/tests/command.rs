@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -184,22 +186,59 @@ fn an_interrupted_run_keeps_what_it_has_measured() {
         .unwrap();
     // Some rounds of some milliseconds; nothing tells from outside how many there were.
     std::thread::sleep(Duration::from_secs(1));
-    // SAFETY: a signal to a child that has not been waited for.
-    assert_eq!(unsafe { libc::kill(conductor.id().cast_signed(), libc::SIGINT) }, 0);
-    let deadline = Instant::now() + Duration::from_secs(20);
-    let status = loop {
-        if let Some(status) = conductor.try_wait().unwrap() {
-            break status;
-        }
-        assert!(Instant::now() < deadline, "the run went on");
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    assert_eq!(status.code(), Some(1), "ended early, by itself");
+    assert_eq!(interrupted(&mut conductor), Some(1), "ended early, by itself");
     let document: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     assert_eq!(document["ended_early"], "it was interrupted");
     let cell = &document["rows"][0]["columns"]["unix"];
     assert!(cell["rounds"].as_array().is_some_and(|rounds| !rounds.is_empty()), "{cell}");
     assert!(cell["median"].as_f64().is_some_and(|median| median > 0.0), "{cell}");
+}
+
+/// The exit code of a run that is asked to end.
+fn interrupted(conductor: &mut Child) -> Option<i32> {
+    // SAFETY: a signal to a child that has not been waited for.
+    assert_eq!(unsafe { libc::kill(conductor.id().cast_signed(), libc::SIGINT) }, 0);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(status) = conductor.try_wait().unwrap() {
+            return status.code();
+        }
+        if Instant::now() > deadline {
+            let _ = conductor.kill();
+            panic!("the run went on");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn an_interrupted_demo_ends_and_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    // Programs that play in vain, and a `beeline` before them: what counts is when they are started no more.
+    let program = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    };
+    let started = directory.path().join("started");
+    program("sockperf", &format!("#!/bin/sh\necho >>{}\nexec sleep 2\n", started.display()));
+    let beeline = program("beeline", "#!/bin/sh\nexec sleep 2\n");
+    let path = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap_or_default());
+    let mut demo = bench(&["demo", "--only", "sockperf", "--library", "/proc/self/exe", "--no-pin", "--beeline"])
+        .arg(&beeline)
+        .env("PATH", path)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for(|| started.exists().then_some(()));
+    assert_eq!(interrupted(&mut demo), Some(1));
+    let mut text = String::new();
+    demo.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(text.contains("the run ended early: it was interrupted"), "{text}");
+    assert!(!text.contains("failed"), "{text}");
+    assert_eq!(fs::read(&started).unwrap().len(), 1, "one server, and nothing after it");
 }
 
 #[test]
