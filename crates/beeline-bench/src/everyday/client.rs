@@ -31,24 +31,25 @@ struct Seen {
     /// Times of single operations, in nanoseconds.
     times: Histogram<u64>,
     operations: u64,
-    elapsed: Duration,
+    /// Operations a second. Of clients together it is the sum of each one's own: what one does alone while it waits for
+    /// its last answer is no part of the others' time.
+    rate: f64,
     /// Bytes a second of a stream beside.
     stream: Option<f64>,
 }
 
 impl Seen {
     fn new() -> Result<Self> {
-        Ok(Self {
-            times: Histogram::new_with_bounds(1, 60_000_000_000, 3)?,
-            operations: 0,
-            elapsed: Duration::ZERO,
-            stream: None,
-        })
+        Ok(Self { times: Histogram::new_with_bounds(1, 60_000_000_000, 3)?, operations: 0, rate: 0.0, stream: None })
+    }
+
+    /// All operations have been done, and took so long.
+    fn took(&mut self, elapsed: Duration) {
+        self.rate = self.operations as f64 / elapsed.as_secs_f64();
     }
 
     fn outcome(&self) -> Outcome {
-        let seconds = self.elapsed.as_secs_f64();
-        let mut outcome = Outcome::of("rate", self.operations as f64 / seconds, Vec::new());
+        let mut outcome = Outcome::of("rate", self.rate, Vec::new());
         let mut put = |name: &str, value: f64| outcome.values.insert(name.to_owned(), value);
         put("operations", self.operations as f64);
         if !self.times.is_empty() {
@@ -141,7 +142,7 @@ fn repeat(warm_up: Duration, duration: Duration, mut operation: impl FnMut(u64) 
         seen.operations += 1;
         before = now;
     }
-    seen.elapsed = before - begin;
+    seen.took(before - begin);
     Ok(seen)
 }
 
@@ -167,11 +168,15 @@ fn together(count: usize, client: impl Fn(usize) -> Result<Seen> + Sync) -> Resu
         });
         results.collect::<Result<Vec<Seen>>>()
     })?;
+    sum(all)
+}
+
+fn sum(all: Vec<Seen>) -> Result<Seen> {
     let mut sum = Seen::new()?;
     for seen in all {
         sum.times.add(&seen.times)?;
         sum.operations += seen.operations;
-        sum.elapsed = sum.elapsed.max(seen.elapsed);
+        sum.rate += seen.rate;
         sum.stream = sum.stream.or(seen.stream);
     }
     Ok(sum)
@@ -236,7 +241,7 @@ fn fifty(address: SocketAddrV4, connections: usize, duration: Duration) -> Resul
                 seen.operations += 1;
             }
             if now >= end {
-                seen.elapsed = now - begin;
+                seen.took(now - begin);
                 return Ok(seen);
             }
             asked[token] = now;
@@ -268,7 +273,7 @@ fn stream(address: SocketAddrV4, duration: Duration) -> Result<Seen> {
     let (bytes, elapsed) = send_until(open(address)?, Instant::now() + duration)?;
     let mut seen = Seen::new()?;
     seen.operations = bytes / STREAM_BYTES as u64;
-    seen.elapsed = elapsed;
+    seen.took(elapsed);
     seen.stream = Some(bytes as f64 / elapsed.as_secs_f64());
     Ok(seen)
 }
@@ -285,4 +290,25 @@ fn mixed(address: SocketAddrV4, duration: Duration) -> Result<Seen> {
             Ok(seen)
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_waits_for_its_last_answer_takes_nothing_from_the_others() {
+        let client = |operations: u64, milliseconds: u64| {
+            let mut seen = Seen::new().unwrap();
+            seen.operations = operations;
+            seen.took(Duration::from_millis(milliseconds));
+            seen
+        };
+        // Nineteen are done in time; one has stood still for as long again.
+        let mut all: Vec<Seen> = (0..19).map(|_| client(1000, 500)).collect();
+        all.push(client(1000, 1000));
+        let sum = sum(all).unwrap();
+        assert_eq!((sum.operations, sum.rate), (20_000, 39_000.0));
+        assert_eq!(sum.outcome().values["rate"], 39_000.0);
+    }
 }
