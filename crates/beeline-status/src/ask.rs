@@ -5,16 +5,22 @@
 
 use std::fmt;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt::SendTimeout,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Where the socket is when nobody says otherwise.
 pub const PATH: &str = "/run/beeline/beelined.sock";
 
+/// How long each step may take: to be let in, to say what is asked, and each piece of the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Far more than the status of a busy bridge.
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
@@ -76,7 +82,12 @@ impl std::error::Error for Problem {}
 /// # Errors
 /// See [`Problem`].
 pub fn ask(path: &Path, request: &Request) -> Result<Value, Problem> {
-    let stream = UnixStream::connect(path).map_err(|error| match error.kind() {
+    ask_within(path, request, PATIENCE)
+}
+
+fn ask_within(path: &Path, request: &Request, patience: Duration) -> Result<Value, Problem> {
+    let unanswered = |error| Problem::Failed(format!("the bridge does not answer: {error}"));
+    let stream = reach(path, patience).map_err(|error| match error.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
             Problem::NotRunning(format!("no bridge is running (nobody listens on {})", path.display()))
         }
@@ -84,10 +95,10 @@ pub fn ask(path: &Path, request: &Request) -> Result<Value, Problem> {
             "only root and the bridge's own user may ask the bridge ({} is not yours to open)",
             path.display()
         )),
+        ErrorKind::WouldBlock => unanswered(error),
         _ => Problem::Failed(format!("cannot reach the bridge at {}: {error}", path.display())),
     })?;
-    let text =
-        exchange(stream, request).map_err(|error| Problem::Failed(format!("the bridge does not answer: {error}")))?;
+    let text = exchange(stream, request, patience).map_err(unanswered)?;
     if text.is_empty() {
         let why = "the bridge has closed the connection: only root and its own user may ask";
         return Err(Problem::NotAllowed(why.into()));
@@ -99,9 +110,18 @@ pub fn ask(path: &Path, request: &Request) -> Result<Value, Problem> {
     }
 }
 
-fn exchange(mut stream: UnixStream, request: &Request) -> std::io::Result<Vec<u8>> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+/// Connects. A bridge that is stopped lets nobody in, and once enough wait to be, `connect` waits as well: for as long
+/// as a send may take (unix(7)).
+fn reach(path: &Path, patience: Duration) -> std::io::Result<UnixStream> {
+    let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let milliseconds = i64::try_from(patience.as_millis()).unwrap_or(i64::MAX);
+    setsockopt(&socket, SendTimeout, &TimeVal::milliseconds(milliseconds))?;
+    connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(UnixStream::from(socket))
+}
+
+fn exchange(mut stream: UnixStream, request: &Request, patience: Duration) -> std::io::Result<Vec<u8>> {
+    stream.set_read_timeout(Some(patience))?;
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
     // A bridge that is not ours to ask may have closed the connection already: what it said, or that, is read.
@@ -131,6 +151,7 @@ pub fn status(path: &Path) -> Result<crate::Document, Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::socket::{Backlog, listen};
     use std::os::unix::net::UnixListener;
 
     #[test]
@@ -165,5 +186,19 @@ mod tests {
         assert!(matches!(problem, Problem::NotAllowed(_)), "{problem}");
         drop(listener);
         assert!(matches!(asked(), Err(Problem::NotRunning(_))));
+    }
+
+    #[test]
+    fn a_bridge_that_is_stopped_holds_nobody_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let listener = UnixListener::bind(&path).unwrap();
+        listen(&listener, Backlog::new(0).unwrap()).unwrap();
+        // The first is where a bridge would take it from, and is not answered; behind it there is no room.
+        for _ in 0..2 {
+            let problem = ask_within(&path, &Request::Status {}, Duration::from_millis(50)).unwrap_err();
+            assert!(matches!(problem, Problem::Failed(_)), "{problem:?}");
+            assert!(problem.to_string().contains("does not answer"), "{problem}");
+        }
     }
 }

@@ -17,11 +17,11 @@ use anyhow::bail;
 use beeline_stats::tunables::{OptionSpec, Reach};
 
 use crate::cli::{Selection, SetArgs};
-use crate::configuration;
 use crate::failure::Failure;
 use crate::output;
 use crate::profile::explain_option;
 use crate::stat::absent;
+use crate::stat::bridge::Bridge;
 use crate::stat::collect::Collected;
 use crate::stat::process::{OpenConnection, Process};
 use write::Setting;
@@ -115,14 +115,13 @@ fn setting(pair: &str, of_connection: bool) -> anyhow::Result<Setting> {
 
 /// The processes that are meant: one at least.
 fn find(arguments: &SetArgs, selection: &Selection) -> anyhow::Result<Vec<Process>> {
-    let socket = configuration::admin_socket();
-    let collected = Collected::of(&arguments.root, &socket, selection, false)?;
+    let collected = Collected::of(&arguments.root, Bridge::left_out(), selection, false)?;
     if !collected.processes.is_empty() {
         return Ok(collected.processes);
     }
     if let Selection::Pid(pid) = selection
         && let Some((root, own_number)) = absent::private_root(*pid)
-        && let Ok(private) = Collected::of(&root, &socket, &Selection::Pid(own_number), false)
+        && let Ok(private) = Collected::of(&root, Bridge::left_out(), &Selection::Pid(own_number), false)
         && !private.processes.is_empty()
     {
         return Ok(private.processes);

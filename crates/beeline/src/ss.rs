@@ -16,6 +16,7 @@ use serde::Serialize;
 use row::{Key, Row};
 
 use crate::cli::{Selection, SsArgs, TopArgs};
+use crate::stat::bridge::Bridge;
 use crate::stat::collect::{Collected, SHARED_MEMORY};
 use crate::stat::table::nothing;
 use crate::stat::terminal::Keys;
@@ -35,7 +36,7 @@ const OTHER_LINES: usize = 2;
 const LINES: usize = 24;
 
 pub fn run(arguments: &SsArgs) -> anyhow::Result<ExitCode> {
-    let collected = collect(&arguments.selection)?;
+    let collected = collect(&arguments.selection, Bridge::ask(&configuration::admin_socket()))?;
     let mut rows = row::all(&collected);
     rows.retain(|row| arguments.path.is_none_or(|path| row.path == path));
     if arguments.json {
@@ -56,7 +57,8 @@ pub fn run(arguments: &SsArgs) -> anyhow::Result<ExitCode> {
 pub fn top(arguments: &TopArgs) -> anyhow::Result<ExitCode> {
     let keys = Keys::watch();
     let clears = std::io::stdout().is_terminal();
-    let mut collected = collect(&arguments.selection)?;
+    let socket = configuration::admin_socket();
+    let mut collected = collect(&arguments.selection, Bridge::ask(&socket))?;
     let mut shown = 0;
     loop {
         let before = Before::of(&row::all(&collected));
@@ -65,7 +67,7 @@ pub fn top(arguments: &TopArgs) -> anyhow::Result<ExitCode> {
             Some(_) => {}
             None => std::thread::sleep(arguments.delay),
         }
-        collected = collect(&arguments.selection)?;
+        collected = collect(&arguments.selection, collected.bridge.again(&socket))?;
         let mut rows = row::all(&collected);
         let since = before.since();
         rows.sort_by_cached_key(|row| std::cmp::Reverse((before.moved(row), row.total())));
@@ -94,8 +96,8 @@ fn nothing_open(collected: &Collected, arguments: &TopArgs) -> String {
     }
 }
 
-fn collect(selection: &Selection) -> anyhow::Result<Collected> {
-    Collected::of(std::path::Path::new(SHARED_MEMORY), &configuration::admin_socket(), selection, false)
+fn collect(selection: &Selection, bridge: Bridge) -> anyhow::Result<Collected> {
+    Collected::of(std::path::Path::new(SHARED_MEMORY), bridge, selection, false)
 }
 
 /// Who asks for a process that is not there has asked in vain.

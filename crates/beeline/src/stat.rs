@@ -13,10 +13,10 @@ pub mod terminal;
 pub mod unloaded;
 
 use std::io::IsTerminal;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use bridge::Bridge;
 use collect::Collected;
 use serde::Serialize;
 use terminal::Keys;
@@ -41,7 +41,8 @@ pub fn run(arguments: &StatArgs) -> anyhow::Result<ExitCode> {
     let mut before: Option<(Instant, Collected)> = None;
     loop {
         let now = Instant::now();
-        let collected = collect(arguments, &socket)?;
+        let bridge = before.as_ref().map_or_else(|| Bridge::ask(&socket), |(_, before)| before.bridge.again(&socket));
+        let collected = collect(arguments, bridge)?;
         let mut text = if arguments.json {
             json(&collected, arguments.watch.is_some())?
         } else {
@@ -76,15 +77,15 @@ pub fn run(arguments: &StatArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// What there is. A process with a /dev/shm of its own, as in a container, is looked for there.
-fn collect(arguments: &StatArgs, socket: &Path) -> anyhow::Result<Collected> {
-    let collected = Collected::of(&arguments.root, socket, &arguments.selection, arguments.ended)?;
+fn collect(arguments: &StatArgs, bridge: Bridge) -> anyhow::Result<Collected> {
+    let collected = Collected::of(&arguments.root, bridge, &arguments.selection, arguments.ended)?;
     if let Selection::Pid(pid) = arguments.selection
         && collected.is_empty()
         && let Some((root, own_number)) = absent::private_root(pid)
-        && let Ok(private) = Collected::of(&root, socket, &Selection::Pid(own_number), arguments.ended)
+        && let Ok(private) = Collected::of(&root, Bridge::left_out(), &Selection::Pid(own_number), arguments.ended)
         && !private.processes.is_empty()
     {
-        return Ok(private);
+        return Ok(Collected { bridge: collected.bridge, ..private });
     }
     Ok(collected)
 }

@@ -11,6 +11,7 @@ use crate::failure::Failure;
 use crate::library::Library;
 use crate::program::{self, Loading};
 use crate::stat::absent::{Absence, Obstacle};
+use crate::stat::bridge::Bridge;
 use crate::stat::collect::{Collected, SHARED_MEMORY};
 use crate::stat::process::{Cause, Process};
 
@@ -43,7 +44,7 @@ fn file(command: &OsStr, arguments: &DoctorArgs) -> anyhow::Result<Finding> {
 
 /// Of processes that run. One that was asked for by its number has to be there.
 fn running(selection: &Selection) -> anyhow::Result<Vec<Finding>> {
-    let found = Collected::of(Path::new(SHARED_MEMORY), Path::new("/"), selection, false)?;
+    let found = Collected::of(Path::new(SHARED_MEMORY), Bridge::left_out(), selection, false)?;
     found.complain();
     let unloaded = found.unloaded.iter().map(|unloaded| {
         Finding::problem(what(unloaded.pid), format!("{}: {}", unloaded.reason, unloaded.sentence))

@@ -21,6 +21,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::cli::{DoctorArgs, Selection};
 use crate::stat::absent::Absence;
+use crate::stat::bridge::Bridge;
 use crate::stat::collect::{Collected, SHARED_MEMORY};
 use crate::stat::process::Process;
 
@@ -60,8 +61,7 @@ pub fn make(arguments: &DoctorArgs, options: &[&str]) -> anyhow::Result<Outcome>
 
 /// Whether the connection of a client to a server is a lane, or why not.
 fn lane_of(client: u32, server: u32) -> Lane {
-    // A bridge has no part in it.
-    let find = |pid| Collected::of(Path::new(SHARED_MEMORY), Path::new("/"), &Selection::Pid(pid), true);
+    let find = |pid| Collected::of(Path::new(SHARED_MEMORY), Bridge::left_out(), &Selection::Pid(pid), true);
     let found = match find(client) {
         Ok(found) => found,
         Err(error) => return Lane::NotKnown(format!("{error:#}"), None),

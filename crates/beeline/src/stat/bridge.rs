@@ -53,6 +53,19 @@ impl Bridge {
         }
     }
 
+    /// That of whoever has no question about it.
+    pub fn left_out() -> Self {
+        Self::Unknown(Problem::NotRunning("the bridge was not asked".into()))
+    }
+
+    /// Asks it once more, unless it did not answer the last time: a bridge that is stopped would hold up each look.
+    pub fn again(&self, socket: &Path) -> Self {
+        match self {
+            Self::Unknown(problem @ Problem::Failed(_)) => Self::Unknown(problem.clone()),
+            _ => Self::ask(socket),
+        }
+    }
+
     /// For people: everything, or, of one process, how its connections to other hosts go.
     pub fn render(&self, selection: &Selection, processes: &[Process]) -> String {
         match (selection, self) {
@@ -91,4 +104,19 @@ fn connections_of(status: &Document, processes: &[Process]) -> String {
         return String::new();
     }
     format!("\nTo other hosts, by the bridge:{}", people::connections(&carried))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bridge_that_did_not_answer_is_not_asked_again() {
+        let nobody = Path::new("/nonexistent/socket");
+        let silent = Bridge::Unknown(Problem::Failed("it is silent".into()));
+        let Bridge::Unknown(problem) = silent.again(nobody) else { panic!() };
+        assert_eq!(problem.to_string(), "it is silent");
+        let Bridge::Unknown(problem) = Bridge::left_out().again(nobody) else { panic!() };
+        assert!(problem.to_string().contains("/nonexistent/socket"), "{problem}");
+    }
 }

@@ -71,10 +71,9 @@ impl Collected {
         self.processes.is_empty() && self.unloaded.is_empty()
     }
 
-    pub fn of(root: &Path, socket: &Path, selection: &Selection, ended: bool) -> anyhow::Result<Self> {
+    pub fn of(root: &Path, bridge: Bridge, selection: &Selection, ended: bool) -> anyhow::Result<Self> {
         // SAFETY: the call takes no pointers and cannot fail.
         let user = unsafe { libc::geteuid() };
-        let bridge = Bridge::ask(socket);
         // Somewhere else there are files of processes of any host.
         let (unloaded, mut unheard) =
             if root == Path::new(SHARED_MEMORY) { unloaded::processes(selection) } else { Default::default() };

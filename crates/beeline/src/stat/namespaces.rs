@@ -5,9 +5,9 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::bridge::Bridge;
 use super::collect::{Collected, SHARED_MEMORY};
 use crate::cli::Selection;
-use crate::configuration;
 
 /// What the command's own network namespace is called.
 const OWN: &str = "this one";
@@ -23,8 +23,7 @@ pub struct Namespace {
 
 /// All of them, if there are processes in others than the command's own. Nothing is removed.
 pub fn all() -> Vec<Namespace> {
-    let socket = configuration::admin_socket();
-    Collected::of(Path::new(SHARED_MEMORY), &socket, &Selection::All, true)
+    Collected::of(Path::new(SHARED_MEMORY), Bridge::left_out(), &Selection::All, true)
         .map(|collected| of(&collected))
         .unwrap_or_default()
 }
