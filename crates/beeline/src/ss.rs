@@ -50,17 +50,19 @@ pub fn run(arguments: &SsArgs) -> anyhow::Result<ExitCode> {
         output::print(&table(&rows, None))?;
     }
     collected.complain();
-    Ok(missing(&collected, &arguments.selection))
+    Ok(ExitCode::from(u8::from(is_missing(&collected, &arguments.selection))))
 }
 
-/// Shows the busiest connections again and again.
+/// Shows the busiest connections again and again, until somebody wants it to end, or whom it is about has ended.
 pub fn top(arguments: &TopArgs) -> anyhow::Result<ExitCode> {
     let keys = Keys::watch();
     let clears = std::io::stdout().is_terminal();
     let socket = configuration::admin_socket();
     let mut collected = collect(&arguments.selection, Bridge::ask(&socket))?;
     let mut shown = 0;
+    let mut were_there = false;
     loop {
+        were_there = were_there || !collected.is_empty();
         let before = Before::of(&row::all(&collected));
         match &keys {
             Some(keys) if keys.end_within(arguments.delay) => return Ok(ExitCode::SUCCESS),
@@ -82,8 +84,12 @@ pub fn top(arguments: &TopArgs) -> anyhow::Result<ExitCode> {
             text.insert_str(0, "\x1b[H\x1b[2J");
         }
         shown += 1;
-        if !output::print(&text)? || arguments.count == Some(shown) {
-            return Ok(missing(&collected, &arguments.selection));
+        let is_read = output::print(&text)?;
+        if is_missing(&collected, &arguments.selection) {
+            return Ok(ExitCode::from(u8::from(!were_there)));
+        }
+        if !is_read || arguments.count == Some(shown) {
+            return Ok(ExitCode::SUCCESS);
         }
     }
 }
@@ -101,8 +107,8 @@ fn collect(selection: &Selection, bridge: Bridge) -> anyhow::Result<Collected> {
 }
 
 /// Who asks for a process that is not there has asked in vain.
-fn missing(collected: &Collected, selection: &Selection) -> ExitCode {
-    ExitCode::from(u8::from(collected.is_empty() && *selection != Selection::All))
+fn is_missing(collected: &Collected, selection: &Selection) -> bool {
+    collected.is_empty() && *selection != Selection::All
 }
 
 /// What connections had carried when they were looked at before.
