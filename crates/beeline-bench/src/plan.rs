@@ -61,6 +61,9 @@ impl SuitePlan {
         let workloads = chosen(options, &columns, layouts.as_ref().and_then(|layouts| layouts.as_ref().ok()));
         let without_layouts = layouts.as_ref().and_then(|layouts| layouts.as_ref().err()).map(|why| format!("{why:#}"));
         if workloads.is_empty() {
+            if is_histogram_meant(options) {
+                bail!("the histogram takes a pass of its own: give --histogram, too");
+            }
             let why = without_layouts.map(|why| format!(" (none of the layouts: {why})")).unwrap_or_default();
             bail!("no workload has such a name{why}; --list shows them");
         }
@@ -326,6 +329,12 @@ fn chosen(options: &BenchOptions, columns: &[Transport], layouts: Option<&Layout
         workloads.retain(|w| !w.needs_strace());
     }
     workloads
+}
+
+/// Whether it is only for want of `--histogram` that a workload of this name is left out.
+fn is_histogram_meant(options: &BenchOptions) -> bool {
+    !options.histogram
+        && workloads(options.hosts.is_some()).into_iter().any(|w| w.is_histogram() && options.names(w.name))
 }
 
 /// Where the two ends run; `None` where they are left alone.

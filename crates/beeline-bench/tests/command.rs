@@ -106,6 +106,14 @@ fn an_unknown_workload_is_an_error() {
 }
 
 #[test]
+fn a_histogram_that_is_named_and_not_asked_for_is_an_error_that_says_how() {
+    let output = run(&["--transports", "tcp", "--only", "histogram"]);
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("give --histogram"), "{text}");
+}
+
+#[test]
 fn a_cpu_that_is_not_there_is_refused_at_once() {
     let output = run(&["--transports", "unix", "--only", "pingpong", "--cpus", "0,4095"]);
     assert_eq!(output.status.code(), Some(2));
