@@ -7,6 +7,7 @@ mod actions;
 mod adopt;
 mod cleared;
 mod code;
+mod commands;
 mod control;
 pub mod environment;
 mod fds;
@@ -33,9 +34,12 @@ pub use crate::hidden::{hidden_add, hidden_remove, is_hidden};
 pub use crate::process::{FORKS, VFORKS, config, count_spawn, forks, is_guest_of_parent};
 pub use actions::{Actions, list_begins, list_closes, list_names};
 pub use code::{allow_lanes, code_is_loaded};
+pub use commands::one_command;
 pub use control::{fcntl, ioctl, sockatmark};
 pub use fds::{close, close_range, closefrom, dup, dup2, dup3};
-pub use fork::{around_fork, around_fork_child, around_fork_parent, around_fork_prepare, forked, leave, leave_but};
+pub use fork::{
+    around_fork, around_fork_child, around_fork_parent, around_fork_prepare, forked, frees_locks, leave, leave_but,
+};
 pub use handover::{Loan, after_spawn, before_exec, before_spawn, exec_failed};
 pub(crate) use listeners::adopt_listener;
 pub use refusal::refusal;

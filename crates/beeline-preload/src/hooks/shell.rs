@@ -6,8 +6,10 @@
 //! 1. `system` (system(3p)): SIGINT and SIGQUIT are ignored while any thread is in it, SIGCHLD is blocked for the
 //!    thread, the command gets all three as they were. A thread that is cancelled in it kills the command.
 //! 2. `popen`: the stream is one of libc's own on a pipe. [`OPENED`] remembers which process belongs to it. Ends of
-//!    earlier pipes are closed in the command. `pclose`, and `fclose` as in libc, wait for the process.
-//! 3. A stream for which there is no place in [`OPENED`] is made by libc, and its command runs without the library.
+//!    earlier pipes are closed in the command, for which commands are started one at a time ([`life::one_command`]).
+//!    `pclose`, and `fclose` as in libc, wait for the process.
+//! 3. A stream for which there is no place in [`OPENED`] is made by libc, and its command runs without the library. So
+//!    are all where there is nothing to hand on, and nobody to free our locks in a child.
 
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
@@ -16,8 +18,8 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use beeline_sockets::cancel;
 use beeline_sockets::lock::Lock;
+use beeline_sockets::{cancel, life};
 use libc::{FILE, c_int, pid_t};
 
 use super::exec::{self, Text};
@@ -210,11 +212,18 @@ impl Opened {
         self.stream.store(core::ptr::null_mut(), Release);
     }
 
-    /// Which process belongs to a stream, which from now on is none of `popen`'s.
+    /// Which process belongs to a stream, which from now on is none of `popen`'s. What is still to be written to it may
+    /// take its time: no command that others start meanwhile gets the pipe, though none is told of it any more.
     fn take(stream: *mut FILE) -> Option<pid_t> {
         let place = OPENED.iter().find(|place| place.stream.load(Acquire) == stream)?;
         let pid = place.pid.load(Relaxed);
         place.stream.compare_exchange(stream, CLAIMED, AcqRel, Relaxed).ok()?;
+        let _guard = life::one_command();
+        let own = place.fd.load(Relaxed);
+        if own >= 0 {
+            // SAFETY: plain numbers.
+            unsafe { libc::fcntl(own, libc::F_SETFD, libc::FD_CLOEXEC) };
+        }
         place.free();
         Some(pid)
     }
@@ -230,7 +239,7 @@ pub unsafe extern "C" fn popen(command: Text, mode: Text) -> *mut FILE {
         fail(libc::EINVAL);
         return core::ptr::null_mut();
     }
-    let Some(place) = Opened::claim() else {
+    let Some(place) = life::frees_locks().then(Opened::claim).flatten() else {
         let Some(popen) = reals::popen.get() else {
             fail(libc::ENOSYS);
             return core::ptr::null_mut();
@@ -268,6 +277,7 @@ unsafe fn open(place: &Opened, command: Text, reads: bool, close_on_exec: bool) 
         }
         let mut actions = MaybeUninit::<libc::posix_spawn_file_actions_t>::uninit();
         libc::posix_spawn_file_actions_init(actions.as_mut_ptr());
+        let guard = life::one_command();
         let mut failure = libc::posix_spawn_file_actions_adddup2(actions.as_mut_ptr(), childs, to);
         for earlier in OPENED.iter().map(|place| place.fd.load(Relaxed)).filter(|fd| *fd >= 0 && *fd != to) {
             failure |= libc::posix_spawn_file_actions_addclose(actions.as_mut_ptr(), earlier);
@@ -276,17 +286,18 @@ unsafe fn open(place: &Opened, command: Text, reads: bool, close_on_exec: bool) 
         if failure == 0 {
             failure = spawn(&mut pid, command, actions.as_ptr().cast(), core::ptr::null());
         }
+        if failure == 0 && !close_on_exec {
+            libc::fcntl(own, libc::F_SETFD, 0);
+            // What is closed on exec needs nobody to close it.
+            place.fd.store(own, Relaxed);
+        }
+        drop(guard);
         libc::posix_spawn_file_actions_destroy(actions.as_mut_ptr());
         libc::close(childs);
         if failure != 0 {
             close(stream);
             fail(failure);
             return core::ptr::null_mut();
-        }
-        if !close_on_exec {
-            libc::fcntl(own, libc::F_SETFD, 0);
-            // What is closed on exec needs nobody to close it.
-            place.fd.store(own, Relaxed);
         }
         place.pid.store(pid, Relaxed);
         stream

@@ -275,6 +275,42 @@ static void commands_run_as_ever(void) {
     for (int i = 0; i < 100; i++) CHECK(WEXITSTATUS(pclose(many[i])) == 7);
 }
 
+static double now(void) {
+    struct timespec time;
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &time) == 0);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+static volatile int stopped;
+
+/* A command ends with the pipe that it reads, unless another command has that, too. Returns how often it did not. */
+static void *feed_commands(void *slow) {
+    while (!stopped) {
+        FILE *stream = popen("cat > /dev/null", "w");
+        CHECK(stream && fputs("text", stream) >= 0);
+        double began = now();
+        CHECK(pclose(stream) == 0);
+        *(int *)slow += now() - began > 2;
+    }
+    return NULL;
+}
+
+/* Of several threads that run commands none waits for another one's. */
+static void commands_of_threads_keep_nobody_waiting(void) {
+    enum { FEEDERS = 2, LONG = 40 };
+    pthread_t threads[FEEDERS];
+    int slow[FEEDERS] = {0}, all = 0;
+    FILE *many[LONG];
+    for (int i = 0; i < FEEDERS; i++) CHECK(pthread_create(&threads[i], NULL, feed_commands, &slow[i]) == 0);
+    for (int i = 0; i < LONG; i++) CHECK((many[i] = popen("exec sleep 5", "r")) != NULL);
+    stopped = 1;
+    for (int i = 0; i < FEEDERS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    for (int i = 0; i < FEEDERS; i++) all += slow[i];
+    for (int i = 0; i < LONG; i++) CHECK(pclose(many[i]) == 0);
+    /* libc takes the pipe off its list a moment before it closes it. */
+    CHECK(all <= 1);
+}
+
 static int pipes[2];
 
 static void *run_command(void *unused) {
@@ -306,6 +342,7 @@ static const struct guest_case CASES[] = {
     CASE(what_a_program_sets_itself_it_sees),
     CASE(as_much_as_fits_can_be_given),
     CASE(commands_run_as_ever),
+    CASE(commands_of_threads_keep_nobody_waiting),
     CASE(a_command_ends_with_a_cancelled_thread),
 };
 

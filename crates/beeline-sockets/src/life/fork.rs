@@ -83,8 +83,17 @@ unsafe extern "C" fn child() {
     around_fork_child();
 }
 
+static INSTALLED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a child of a `fork` finds locks as free as they are there: the handlers that see to it are installed, in a
+/// process that has or may have lanes.
+#[must_use]
+pub fn frees_locks() -> bool {
+    super::start();
+    INSTALLED.load(Relaxed)
+}
+
 pub(super) fn install_handlers() {
-    static INSTALLED: AtomicBool = AtomicBool::new(false);
     if !INSTALLED.swap(true, AcqRel) {
         // SAFETY: the handlers are functions of a library that is never unloaded (it has TLS in use and is
         // preloaded).
@@ -224,6 +233,7 @@ pub fn around_fork_child() {
     process::reset_after_fork();
     changing::reset_after_fork();
     super::start::reset_after_fork();
+    super::commands::reset_after_fork();
     slab::reset_after_fork();
     table::reset_after_fork();
     DESCS.reset_after_fork();
