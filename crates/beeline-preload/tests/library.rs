@@ -152,6 +152,7 @@ cases! { environment:
     as_much_as_fits_can_be_given
     commands_run_as_ever
     commands_of_threads_keep_nobody_waiting
+    threads_that_start_programs_take_no_more_and_more_memory
     a_command_ends_with_a_cancelled_thread;
 }
 

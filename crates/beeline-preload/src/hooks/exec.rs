@@ -106,6 +106,9 @@ unsafe fn become_program(image: Image, list: List, exec: impl Fn(List) -> c_int)
         // There is room for what the app wants, and for nothing of ours.
         result = become_it(Image::Ignores, list);
     }
+    if kept != list {
+        environment::give_back(kept);
+    }
     // A failure has set errno.
     Outcome::Done(result as isize)
 }
@@ -128,6 +131,9 @@ unsafe fn spawn(image: Image, actions: *const c_void, list: List, spawn: impl Fn
     if result == libc::E2BIG && kept != list {
         // As above.
         result = spawn_it(Image::Ignores, list);
+    }
+    if kept != list {
+        environment::give_back(kept);
     }
     Outcome::Done(result as isize)
 }

@@ -311,6 +311,58 @@ static void commands_of_threads_keep_nobody_waiting(void) {
     CHECK(all <= 1);
 }
 
+/* Pages of addresses of this process. */
+static long pages(void) {
+    FILE *file = fopen("/proc/self/statm", "r");
+    long count;
+    CHECK(file && fscanf(file, "%ld", &count) == 1 && fclose(file) == 0);
+    return count;
+}
+
+static pthread_barrier_t turn;
+
+static void start_some(int by_vfork, int count) {
+    char *arguments[] = {"true", NULL};
+    for (int i = 0; i < count; i++) {
+        pid_t child;
+        if (by_vfork) {
+            child = vfork();
+            if (child == 0) {
+                execve("/bin/true", arguments, NOTHING);
+                _exit(126);
+            }
+        } else {
+            CHECK(posix_spawn(&child, "/bin/true", NULL, NULL, arguments, NOTHING) == 0);
+        }
+        CHECK(status_of(child) == 0);
+    }
+}
+
+static void *start_many(void *by_vfork) {
+    start_some(by_vfork != NULL, 2);
+    pthread_barrier_wait(&turn);
+    pthread_barrier_wait(&turn);
+    start_some(by_vfork != NULL, 20);
+    pthread_barrier_wait(&turn);
+    return NULL;
+}
+
+static void threads_that_start_programs_take_no_more_and_more_memory(void) {
+    enum { THREADS = 32 };
+    for (int by_vfork = 0; by_vfork < 2; by_vfork++) {
+        pthread_t threads[THREADS];
+        CHECK(pthread_barrier_init(&turn, NULL, THREADS + 1) == 0);
+        for (int i = 0; i < THREADS; i++) CHECK(pthread_create(&threads[i], NULL, start_many, by_vfork ? self : NULL) == 0);
+        pthread_barrier_wait(&turn);
+        long before = pages();
+        pthread_barrier_wait(&turn);
+        pthread_barrier_wait(&turn);
+        /* A page for each program would be six times as many. */
+        CHECK(pages() - before < 100);
+        for (int i = 0; i < THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    }
+}
+
 static int pipes[2];
 
 static void *run_command(void *unused) {
@@ -343,6 +395,7 @@ static const struct guest_case CASES[] = {
     CASE(as_much_as_fits_can_be_given),
     CASE(commands_run_as_ever),
     CASE(commands_of_threads_keep_nobody_waiting),
+    CASE(threads_that_start_programs_take_no_more_and_more_memory),
     CASE(a_command_ends_with_a_cancelled_thread),
 };
 

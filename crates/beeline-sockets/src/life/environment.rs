@@ -19,44 +19,25 @@
 //! 4. A program that executes others by system calls of its own (Go) would lose the library: there nothing is hidden.
 //!    Beeline's own command, which a note in its file tells, sees its options: `beeline run` says new ones to the
 //!    program that it becomes, and passes on those that it has.
-//! 5. An environment that has everything is passed on as it is. Another one is put together in memory of the calling
-//!    thread's slot. It is used until `execve` has copied it, or the spawned process runs, and then again by the same
-//!    thread: the child of a `vfork`, which has its parent's memory and number here, never returns to give it back.
+//! 5. An environment that has everything is passed on as it is. Another one is put together in memory that is the
+//!    calling thread's until `execve` has copied it, or the spawned process runs ([`slots`]).
 
 mod hide;
+mod slots;
 
 use core::ffi::{CStr, c_char};
-use core::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicUsize,
-    Ordering::{AcqRel, Relaxed},
-};
 
 use beeline_shm::sys;
 
 pub use crate::process::environment::{List, note};
 pub use hide::hide;
+pub use slots::give_back;
 
 use super::image::Image;
-use crate::lock::exists;
 use crate::process::environment::{
     OPTIONS, PRELOAD, entries, entry, entry_path, is_kept, last_part, options_variable, strings,
 };
 use crate::process::{config, is_active};
-use crate::thread;
-
-/// Threads that can put environments together at one time without losing the memory.
-const SLOTS: usize = 16;
-
-struct Slot {
-    /// The thread, 0 for none.
-    tid: AtomicU32,
-    memory: AtomicPtr<u8>,
-    length: AtomicUsize,
-}
-
-static SLOT: [Slot; SLOTS] = [const {
-    Slot { tid: AtomicU32::new(0), memory: AtomicPtr::new(core::ptr::null_mut()), length: AtomicUsize::new(0) }
-}; SLOTS];
 
 fn is_ours(entry: &&[u8]) -> bool {
     last_part(entry) == last_part(self::entry())
@@ -68,10 +49,11 @@ fn follows() -> bool {
 }
 
 /// The list to start a program with instead of `list`. The same one if nothing is to be changed, or nothing can be.
+/// Whoever is still there when it is not needed any more gives it back ([`give_back`]).
 ///
 /// # Safety
-/// `list` must be null or a null-terminated list of strings. The result is valid as long as the list and until the
-/// calling thread asks again.
+/// `list` must be null or a null-terminated list of strings. The result is valid as long as the list and until it is
+/// given back.
 pub unsafe fn kept(list: List, image: Image) -> List {
     if !follows() {
         return list;
@@ -91,7 +73,7 @@ pub unsafe fn kept(list: List, image: Image) -> List {
     let pointers = given().count().saturating_add(3);
     let text_bytes = PRELOAD.len() + entry().len() + 1 + preload.len() + 1;
     let pointer_bytes = pointers.saturating_mul(size_of::<*const c_char>());
-    let Some(memory) = slot(pointer_bytes.saturating_add(text_bytes)) else { return list };
+    let Some(memory) = slots::take(pointer_bytes.saturating_add(text_bytes)) else { return list };
     // SAFETY: as large as was asked for, page-aligned, and the calling thread's alone.
     let (target, text) = unsafe {
         let text = core::slice::from_raw_parts_mut(memory.add(pointer_bytes), text_bytes);
@@ -146,28 +128,6 @@ fn join<'a>(text: &mut [u8], entries: impl Iterator<Item = &'a [u8]>) -> Option<
     }
     put(b"\0")?;
     Some(text.as_ptr().cast())
-}
-
-/// Memory of at least `length` bytes for the calling thread.
-fn slot(length: usize) -> Option<*mut u8> {
-    let tid = thread::identity();
-    let claim = |slot: &&Slot| {
-        let owner = slot.tid.load(Relaxed);
-        (owner == 0 || !exists(owner)) && slot.tid.compare_exchange(owner, tid, AcqRel, Relaxed).is_ok()
-    };
-    let own = SLOT.iter().find(|slot| slot.tid.load(Relaxed) == tid).or_else(|| SLOT.iter().find(claim));
-    let length = length.next_multiple_of(4096);
-    let Some(slot) = own else { return sys::map_private(length).ok() };
-    if slot.length.load(Relaxed) < length {
-        let memory = sys::map_private(length).ok()?;
-        let old = slot.memory.swap(memory, Relaxed);
-        let old_length = slot.length.swap(length, Relaxed);
-        if !old.is_null() {
-            // SAFETY: only this thread has used it, and it asks again.
-            unsafe { sys::unmap(old, old_length) };
-        }
-    }
-    Some(slot.memory.load(Relaxed))
 }
 
 #[cfg(test)]
