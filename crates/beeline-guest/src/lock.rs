@@ -244,9 +244,9 @@ fn is_gone(owner: u32, naps: u32) -> bool {
 }
 
 /// Whether the thread of this identity exists, perhaps as a zombie. One of another user does: `EPERM` proves that it
-/// is there. So does one of another pid namespace, for all that we can know.
+/// is there. So does one of another pid namespace, for all that we can know, and any where nothing may be asked.
 pub fn exists(identity: u32) -> bool {
-    if !thread::is_neighbour(identity) {
+    if thread::SEALED.load(Ordering::Relaxed) || !thread::is_neighbour(identity) {
         return true;
     }
     // SAFETY: signal 0 only asks.
@@ -256,7 +256,7 @@ pub fn exists(identity: u32) -> bool {
 
 /// Whether the thread of this identity has ended and is only waited for by its parent, as far as /proc tells.
 fn is_zombie(identity: u32) -> bool {
-    if !thread::is_neighbour(identity) {
+    if thread::SEALED.load(Ordering::Relaxed) || !thread::is_neighbour(identity) {
         return false;
     }
     matches!(proc::state_of(thread::tid_of(identity)), Some(b'Z' | b'X'))

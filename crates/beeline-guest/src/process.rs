@@ -218,11 +218,12 @@ pub fn generation() -> u32 {
     GENERATION.load(Relaxed)
 }
 
-/// Whether this is a `vfork` child (or a `clone` that no fork handler saw), which must not touch the tables.
+/// Whether this is a `vfork` child (or a `clone` that no fork handler saw), which must not touch the tables. Those of a
+/// sealed process are empty, and a question might be its end.
 #[must_use]
 #[inline]
 pub fn is_guest_of_parent() -> bool {
-    VFORKS.load(Relaxed) != 0 && sys::getpid() != owner()
+    VFORKS.load(Relaxed) != 0 && !is_sealed() && sys::getpid() != owner()
 }
 
 /// The kernel's own answer to a system call, for an entry point that has decided to pass it on.
@@ -256,13 +257,10 @@ pub fn reason_left() -> Option<Reason> {
     (!is_sealed() && !is_guest_of_parent()).then_some(reason)
 }
 
-/// See [`is_sealed`].
-static SEALED: AtomicBool = AtomicBool::new(false);
-
 /// Whether everything goes to the kernel as it comes, for good.
 #[inline]
 pub fn is_sealed() -> bool {
-    SEALED.load(Relaxed)
+    thread::SEALED.load(Relaxed)
 }
 
 /// This process is the one that the tables describe.
@@ -272,7 +270,7 @@ pub fn become_owner() {
 
 /// Everything goes to the kernel as it comes from now on, for good.
 pub fn seal() {
-    SEALED.store(true, Relaxed);
+    thread::SEALED.store(true, Relaxed);
 }
 
 /// Whether the process has started, for good or ill.
@@ -286,10 +284,12 @@ pub fn note_started() {
     STARTED.store(true, Release);
 }
 
-/// In the child of a `fork`.
+/// In the child of a `fork`. One that is sealed asks nothing, not even for its own id.
 pub fn reset_after_fork() {
-    become_owner();
-    thread::look_at_namespace();
+    if !is_sealed() {
+        become_owner();
+        thread::look_at_namespace();
+    }
     GENERATION.fetch_add(1, Relaxed);
     READING.reset();
 }

@@ -159,8 +159,9 @@ pub unsafe fn sigaction(signal: i32, new: *const libc::sigaction, old: *mut libc
     if REAL.load(Acquire) == 0 {
         return Outcome::Kernel;
     }
-    if process::is_guest_of_parent() {
-        // The dispositions are this process's own, the table is the parent's.
+    if process::is_sealed() || process::is_guest_of_parent() {
+        // Sealed, nothing of ours is interrupted any more. In the child of a `vfork` the dispositions are this process's
+        // own, and the table is the parent's.
         // SAFETY: forwarded.
         let result = unsafe { real(signal, new, old) };
         if result.is_ok() && !old.is_null() {

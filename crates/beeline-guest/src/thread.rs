@@ -170,18 +170,34 @@ pub fn identity() -> u32 {
     })
 }
 
+/// Whether nothing may be asked of the kernel any more ([`crate::process::seal`]).
+#[unsafe(link_section = ".fork")]
+pub(crate) static SEALED: AtomicBool = AtomicBool::new(false);
+
 /// Out of line, once for each thread; each time for one that may be cancelled wherever it is.
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = ".text.fork")]
 fn find_identity(thread: &Thread) -> u32 {
-    let identity = sys::gettid() | mark() << TID_BITS;
+    let identity = if SEALED.load(Ordering::Relaxed) { made_up(thread) } else { sys::gettid() | mark() << TID_BITS };
     if thread.is_asynchronous.load(Ordering::Relaxed) {
         cancel::hold_section(thread);
     } else {
         thread.identity.store(identity, Ordering::Relaxed);
     }
     identity
+}
+
+/// The identity of a thread that may not ask for its id: made of where its state lies, and higher than any that was
+/// asked for. It is nobody's neighbour; among the threads of its process no two have the same, but by a rare chance.
+#[cold]
+fn made_up(thread: &Thread) -> u32 {
+    const UNASKED: u32 = 1 << 31;
+    const { assert!(UNKNOWN < UNASKED >> TID_BITS) };
+    /// 2^64 by the golden ratio: multiplied by it, numbers lie far from each other in the upper bits.
+    const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+    let spread = (core::ptr::from_ref(thread) as u64).wrapping_mul(SPREAD);
+    (spread >> 32) as u32 | UNASKED
 }
 
 /// The thread id in an identity.

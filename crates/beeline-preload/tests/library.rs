@@ -446,6 +446,7 @@ cases! { sandbox:
     a_program_without_room_for_descriptors_waits
     asking_for_filters_leaves_lanes_alone
     who_receives_behind_a_filter_gets_what_can_be_used
+    who_is_shut_in_goes_on_making_processes
     a_program_that_begins_behind_a_filter_has_no_lanes
     a_program_that_begins_behind_filters_that_were_tried_has_lanes;
     is_told_nothing has_lanes

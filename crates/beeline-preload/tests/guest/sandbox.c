@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
 #include <sys/epoll.h>
@@ -323,6 +324,68 @@ static void a_program_that_begins_behind_filters_that_were_tried_has_lanes(void)
     begin_behind(&filter, "has_lanes");
 }
 
+/* What a program may forbid itself that goes on making processes: it asks for nobody's number. */
+static struct sock_filter asks[] = {
+    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+    KILLS(SYS_getpid), KILLS(SYS_getppid), KILLS(SYS_gettid), KILLS(SYS_kill), KILLS(SYS_tgkill), KILLS(SYS_openat),
+    KILLS(SYS_readlinkat), KILLS(SYS_newfstatat), KILLS(SYS_statx), KILLS(SYS_fcntl), KILLS(SYS_socket), KILLS(SYS_getsockopt),
+    KILLS(SYS_memfd_create), KILLS(SYS_unlinkat), KILLS(SYS_close_range), KILLS(SYS_faccessat),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+};
+static struct sock_fprog asking = {.len = sizeof asks / sizeof *asks, .filter = asks};
+
+static void ignore(int signal) { (void)signal; }
+
+static void *heeds(void *unused) {
+    struct sigaction action = {.sa_handler = ignore}, old;
+    CHECK(sigaction(SIGUSR1, &action, &old) == 0 && old.sa_handler == SIG_DFL);
+    CHECK(sigaction(SIGUSR1, NULL, &old) == 0 && old.sa_handler == ignore);
+    CHECK(sigaction(SIGUSR2, NULL, &old) == 0 && old.sa_handler == ignore);
+    return unused;
+}
+
+static void makes_processes(int fd) {
+    int copy = dup(fd);
+    char *nowhere[] = {"nowhere", NULL}, *nothing[] = {NULL};
+    pthread_t thread;
+    pid_t child;
+    CHECK(copy >= 0 && close(copy) == 0 && dup2(fd, 200) == 200 && close(200) == 0);
+    CHECK(execve("/nonexistent/program", nowhere, nothing) == -1 && errno == ENOENT);
+    CHECK(pthread_create(&thread, NULL, heeds, NULL) == 0 && pthread_join(thread, NULL) == 0);
+    child = vfork();
+    if (child == 0) {
+        execve("/nonexistent/program", nowhere, nothing);
+        _exit(7);
+    }
+    CHECK(status_of(child) == 7);
+}
+
+static void who_is_shut_in_goes_on_making_processes(void) {
+    int ends[2];
+    pair(ends);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(signal(SIGUSR2, ignore) == SIG_DFL);
+        /* From now on the library asks who it is. */
+        child = vfork();
+        if (child == 0) _exit(7);
+        CHECK(status_of(child) == 7);
+        CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &asking) == 0);
+        child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            makes_processes(ends[1]);
+            _exit(8);
+        }
+        CHECK(status_of(child) == 8);
+        makes_processes(ends[1]);
+        says(ends[1], ends[0], "shut in");
+        exit(9);
+    }
+    CHECK(status_of(child) == 9);
+}
+
 static const struct guest_case CASES[] = {
     CASE(a_filter_finds_no_lanes),
     CASE(a_filter_by_number_finds_no_lanes),
@@ -330,6 +393,7 @@ static const struct guest_case CASES[] = {
     CASE(a_program_without_room_for_descriptors_waits),
     CASE(asking_for_filters_leaves_lanes_alone),
     CASE(who_receives_behind_a_filter_gets_what_can_be_used),
+    CASE(who_is_shut_in_goes_on_making_processes),
     CASE(a_program_that_begins_behind_a_filter_has_no_lanes),
     CASE(a_program_that_begins_behind_filters_that_were_tried_has_lanes),
     CASE(is_told_nothing),

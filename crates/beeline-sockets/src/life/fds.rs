@@ -14,7 +14,7 @@ use crate::close::{Next, changing_of, settle_with};
 use crate::desc::{Desc, Kind};
 use crate::hidden::{close_hidden, is_hidden, next_hidden, twin_to_keep};
 use crate::linger;
-use crate::process::{is_guest_of_parent, raw};
+use crate::process::{is_guest_of_parent, is_sealed, raw};
 use crate::{Errno, Outcome, epoll, kernel, meet, orphan, proc, table};
 
 /// `close(2)`.
@@ -90,6 +90,7 @@ fn duplicate(fd: i32, make: impl Fn() -> sys::SysResult) -> Outcome {
     if table::get(fd).is_none() {
         return match is_hidden(fd) {
             true => Outcome::fail(libc::EBADF),
+            false if is_sealed() => Outcome::Kernel,
             false => meet::with_room(make).into(),
         };
     }

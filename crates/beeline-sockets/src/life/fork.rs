@@ -7,6 +7,8 @@
 //! The forking thread holds [`changing`] meanwhile. Fork handlers of the app may run between ours and call us:
 //! they find that the thread is the one that forks, and pass.
 //!
+//! A sealed process ([`super::sandbox`]) has nothing to agree on: its child finds our locks free, and that is all.
+//!
 //! # A fork that fails
 //!
 //! Its prepared holders never come. Fork handlers are not told, so whoever called for the fork undoes it ([`forked`]),
@@ -103,6 +105,9 @@ pub(super) fn install_handlers() {
 
 /// Before a `fork`. Returns its number.
 pub fn around_fork_prepare() -> u32 {
+    if process::is_sealed() {
+        return 0;
+    }
     stats::count_if_open(Counter::Forks);
     stats::unmap_inherited();
     super::code::before_fork();
@@ -182,6 +187,9 @@ pub fn leave_but(is_used: impl Fn(i32) -> bool) {
 
 /// After a `fork`, in the parent; also when it has failed.
 pub fn around_fork_parent() {
+    if process::is_sealed() {
+        return;
+    }
     // SAFETY: this thread holds the lock since `around_fork_prepare`.
     let guard = unsafe { (*HELD.0.get()).take() };
     meet::purge_pools_again();
@@ -237,6 +245,12 @@ pub fn around_fork_child() {
     slab::reset_after_fork();
     table::reset_after_fork();
     DESCS.reset_after_fork();
+    // Whoever seals the process is kept out from before a fork to after it.
+    if process::is_sealed() {
+        thread::reset_after_fork();
+        signals::reset_after_fork();
+        return;
+    }
     table::for_each(|fd, desc| {
         desc.forget_other_threads();
         // Of what is no lane none is written, for each page is a copy.

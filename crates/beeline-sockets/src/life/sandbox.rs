@@ -55,6 +55,9 @@ pub fn before_filter() -> Outcome {
 
 /// The program is about to limit itself.
 pub fn before_limit(resource: u32, limit: &libc::rlimit) {
+    if is_sealed() {
+        return;
+    }
     if resource == libc::RLIMIT_NOFILE && !is_guest_of_parent() {
         let _changing = changing();
         crate::meet::descriptor_limit_changes(limit.rlim_cur);
@@ -64,7 +67,7 @@ pub fn before_limit(resource: u32, limit: &libc::rlimit) {
         let _changing = changing();
         crate::meet::retreat_from_doors(Reason::AddressSpaceLimited);
     }
-    if is_sealed() || !leaves_no_relay(resource, limit.rlim_max) || is_guest_of_parent() {
+    if !leaves_no_relay(resource, limit.rlim_max) || is_guest_of_parent() {
         return;
     }
     if let Err(reason) = relay::leave_lanes(Reason::SystemCallFilter) {

@@ -60,9 +60,7 @@ fn owner() -> u64 {
 
 /// Whether nobody uses a slot of this owner any more, as `me` finds it.
 fn is_free(owner: u64, me: u64) -> bool {
-    // Where nothing can be asked every thread exists.
-    let has_ended = || !is_sealed() && !exists(owner as u32);
-    owner == 0 || owner == me | GUESTS || owner >> GENERATION != me >> GENERATION || has_ended()
+    owner == 0 || owner == me | GUESTS || owner >> GENERATION != me >> GENERATION || !exists(owner as u32)
 }
 
 /// The block behind one. Made if there is none; none if that cannot be.
