@@ -339,6 +339,7 @@ cases! { loads:
     code_with_rings_that_comes_late_ends_lanes
     liburing_opened_by_hand_means_no_lanes
     libaio_opened_by_hand_means_no_lanes
+    libaio_of_a_plugin_is_looked_for_once
     other_code_that_is_loaded_ends_none
     liburing_in_a_plugin_leaves_errno_alone;
 }

@@ -33,7 +33,7 @@ pub use crate::changing::{Changing, changing};
 pub use crate::hidden::{hidden_add, hidden_remove, is_hidden};
 pub use crate::process::{FORKS, VFORKS, config, count_spawn, forks, is_guest_of_parent};
 pub use actions::{Actions, list_begins, list_closes, list_names};
-pub use code::{allow_lanes, code_is_loaded};
+pub use code::{allow_lanes, code_is_loaded, loads};
 pub use commands::one_command;
 pub use control::{fcntl, ioctl, sockatmark};
 pub use fds::{close, close_range, closefrom, dup, dup2, dup3};

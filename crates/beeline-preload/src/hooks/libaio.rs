@@ -1,20 +1,44 @@
 //! libaio's io_submit(3), which is assembly: the others of its functions need no look ([`super::aio`]).
 
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::Relaxed};
 
-use libc::c_long;
+use beeline_sockets::life;
+use libc::{c_long, c_void};
 
 use super::aio::may_be_submitted;
 use super::rings;
 use super::syscall::submit;
 use crate::real::Real;
 
+/// Under which names libaio is known to the dynamic linker.
+const LIBRARIES: [&CStr; 2] = [c"libaio.so.1", c"libaio.so.1t64"];
+
+/// The next function of this name, or libaio's own; null if there is none. What was found is kept, and what was not is
+/// looked for again only after the program may have loaded something: programs submit all the time.
+fn real() -> *mut c_void {
+    static REAL: Real = Real::new(c"io_submit");
+    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    /// How often the program had loaded something when nothing was found.
+    static MISSED_AT: AtomicU32 = AtomicU32::new(0);
+    let known = FOUND.load(Relaxed);
+    let loads = life::loads();
+    if !known.is_null() || MISSED_AT.load(Relaxed) == loads {
+        return known;
+    }
+    let found = rings::find(&REAL, c"io_submit", &LIBRARIES);
+    FOUND.store(found, Relaxed);
+    if found.is_null() {
+        MISSED_AT.store(loads, Relaxed);
+    }
+    found
+}
+
 /// Returns a negative error number and leaves errno alone. A function of this name that is another library's is called
 /// with whatever it was given.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn io_submit(a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> usize {
     type Submit = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> usize;
-    static REAL: Real = Real::new(c"io_submit");
     static IS_LIBAIOS: AtomicU8 = AtomicU8::new(UNKNOWN);
     const UNKNOWN: u8 = 0;
     const LIBAIOS: u8 = 1;
@@ -23,7 +47,7 @@ pub unsafe extern "C" fn io_submit(a: usize, b: usize, c: usize, d: usize, e: us
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let kept = unsafe { *errno };
-    let real = rings::find(&REAL, c"io_submit");
+    let real = real();
     if real.is_null() {
         // It is somewhere out of sight, in a plugin say, that was linked with libaio.
         // SAFETY: libaio's arguments.

@@ -23,9 +23,8 @@ use crate::real::{Real, c_name, look_up};
 use entries::{Parameters, Ring, are, flags_of, is_seen_into, note, registers_files, spares};
 pub(super) use entries::{is_no_lane, is_theirs};
 
-/// Under which names liburing and libaio are known to the dynamic linker.
-const LIBRARIES: [&CStr; 6] =
-    [c"liburing.so.2", c"liburing-ffi.so.2", c"liburing.so.1", c"liburing-ffi.so.1", c"libaio.so.1", c"libaio.so.1t64"];
+/// Under which names liburing is known to the dynamic linker.
+const LIBRARIES: [&CStr; 4] = [c"liburing.so.2", c"liburing-ffi.so.2", c"liburing.so.1", c"liburing-ffi.so.1"];
 
 /// Gives up all lanes, because a ring is about to be made or to do with one; false if one of them cannot be given up.
 /// Then there must be no ring, and most programs go on without.
@@ -87,21 +86,29 @@ pub(super) unsafe fn is_libuvs(entries: usize, parameters: usize) -> bool {
 }
 
 /// The library's own function; null if it is not loaded. Rings are made neither in signal handlers nor in vfork
-/// children, so it is looked for when it is called: few programs have it.
-pub(super) fn find(real: &'static Real, name: &CStr) -> *mut c_void {
+/// children, so it is looked for when it is called: few programs have it. That takes the dynamic linker some dozens of
+/// system calls, and the library stays loaded from then on: so what is found is to be kept.
+pub(super) fn find(real: &'static Real, name: &CStr, libraries: &[&CStr]) -> *mut c_void {
     let found = real.address();
     if !found.is_null() {
         return found;
     }
     // A plugin may have brought it for itself alone.
-    LIBRARIES
+    libraries
         .iter()
         .map(|library| {
-            // SAFETY: names that end with NUL; the library is not loaded by this, and the reference to one that is
-            // keeps the function where it is.
+            // SAFETY: names that end with NUL; the library is not loaded by this, and the reference to one that has the
+            // function keeps that where it is. Another's is given back.
             unsafe {
                 let handle = loading::open(library.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
-                if handle.is_null() { handle } else { look_up(handle, name) }
+                if handle.is_null() {
+                    return handle;
+                }
+                let function = look_up(handle, name);
+                if function.is_null() {
+                    libc::dlclose(handle);
+                }
+                function
             }
         })
         .find(|function| !function.is_null())
@@ -132,7 +139,8 @@ fn found(real: &'static Real, name: &'static str, found: &AtomicPtr<c_void>) -> 
     if !known.is_null() {
         return known;
     }
-    let function = CStr::from_bytes_with_nul(name.as_bytes()).map_or(core::ptr::null_mut(), |name| find(real, name));
+    let function =
+        CStr::from_bytes_with_nul(name.as_bytes()).map_or(core::ptr::null_mut(), |name| find(real, name, &LIBRARIES));
     found.store(function, Relaxed);
     function
 }

@@ -48,6 +48,9 @@ pub fn guest(name: &'static str) -> PathBuf {
     compile(name, name, &[])
 }
 
+/// To link something with it.
+const LIBAIO: [&str; 2] = [concat!("-L", env!("CARGO_TARGET_TMPDIR")), "-l:libaio.so.1"];
+
 /// What takes the place of libaio.
 fn libaio() -> PathBuf {
     compile("ownaio", "libaio.so.1", &["-shared", "-fPIC", "-Wl,-soname,libaio.so.1"])
@@ -58,10 +61,10 @@ pub fn static_guest() -> PathBuf {
     compile("handover", "handover-static", &["-static"])
 }
 
-/// Libraries that a guest loads, by the variables that name them: one that submits requests to the kernel; one with a
-/// liburing of its own, one that needs the system's; one to be bound past others, at once or by and by; and the same
+/// Libraries that a guest loads, by the variables that name them: one that submits requests to the kernel, and one that
+/// needs it; one with a liburing of its own, one that needs the system's; one to be bound past others, at once or by and by; and the same
 /// with one that needs another with a `send` of its own.
-fn loaded() -> [(&'static str, PathBuf); 7] {
+fn loaded() -> [(&'static str, PathBuf); 8] {
     const NOW: &[&str] = &["-Wl,-z,relro,-z,now"];
     const LAZY: &[&str] = &["-Wl,-z,lazy"];
     let shared = |name, library, how: &[&str]| compile(name, library, &[&["-shared", "-fPIC"], how].concat());
@@ -72,6 +75,7 @@ fn loaded() -> [(&'static str, PathBuf); 7] {
     };
     [
         ("GUEST_LIBAIO", libaio()),
+        ("GUEST_NEEDS_LIBAIO", shared("ownaio", "needs-libaio.so", &["-DNEEDS_IT"])),
         ("GUEST_OWN_RINGS", shared("ownrings", "ownrings.so", &[])),
         ("GUEST_NEEDS_LIBURING", shared("rings", "rings.so", &[])),
         ("GUEST_DEEP_NOW", shared("deep", "deep-now.so", NOW)),
@@ -93,7 +97,8 @@ pub fn compile(name: &str, program: &'static str, flags: &[&str]) -> PathBuf {
         let libraries: &[&str] = match name {
             "rings" | "leavers" => &["-luring"],
             "ownrings" => &["-l:liburing.a"],
-            "submits" => &[concat!("-L", env!("CARGO_TARGET_TMPDIR")), "-l:libaio.so.1"],
+            "submits" => &LIBAIO,
+            "ownaio" if program.ends_with("needs-libaio.so") => &LIBAIO,
             _ => &[],
         };
         let status = Command::new("cc")

@@ -3,6 +3,8 @@
 #include "guest.h"
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
+#include <ucontext.h>
 
 /* Asked by its handle, a library gives its own functions and not our hooks. */
 static void liburing_opened_by_hand_means_no_lanes(void) {
@@ -27,6 +29,43 @@ static void libaio_opened_by_hand_means_no_lanes(void) {
     int ends[2];
     pair(ends);
     CHECK(!is_lane(ends[0]) && !is_lane(ends[1]));
+    says(ends[0], ends[1], "hello");
+}
+
+static volatile sig_atomic_t opened;
+
+static void counts_opening(int signal, siginfo_t *info, void *context) {
+    (void)signal, (void)info;
+    opened++;
+    ((ucontext_t *)context)->uc_mcontext.gregs[REG_RAX] = -ENOENT;
+}
+
+/* From now on no file can be opened, and who tries is counted. */
+static void count_openings(void) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    struct sigaction action = {.sa_sigaction = counts_opening, .sa_flags = SA_SIGINFO};
+    CHECK(sigaction(SIGSYS, &action, NULL) == 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    /* Past the library, which would leave lanes before. */
+    CHECK(raw(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, (long)&program, 0, 0) == 0);
+}
+
+/* A plugin that submits all the time does not have its libaio looked for each time. */
+static void libaio_of_a_plugin_is_looked_for_once(void) {
+    int ends[2];
+    pair(ends);
+    void *plugin = dlopen(getenv("GUEST_NEEDS_LIBAIO"), RTLD_NOW | RTLD_LOCAL);
+    CHECK(plugin != NULL);
+    long (*submits)(void) = (long (*)(void))dlsym(plugin, "submits_nothing");
+    CHECK(submits != NULL && submits() == -EINVAL);
+    count_openings();
+    for (int round = 0; round < 10; round++) CHECK(submits() == -EINVAL);
+    CHECK(opened == 0);
     says(ends[0], ends[1], "hello");
 }
 
@@ -207,6 +246,7 @@ static const struct guest_case CASES[] = {
     CASE(code_with_rings_that_comes_late_ends_lanes),
     CASE(liburing_opened_by_hand_means_no_lanes),
     CASE(libaio_opened_by_hand_means_no_lanes),
+    CASE(libaio_of_a_plugin_is_looked_for_once),
     CASE(other_code_that_is_loaded_ends_none),
     CASE(liburing_in_a_plugin_leaves_errno_alone),
 };

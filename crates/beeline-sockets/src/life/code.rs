@@ -105,6 +105,12 @@ pub fn code_is_loaded() {
     LOADS.fetch_add(1, Release);
 }
 
+/// How often the program has loaded something, or may have, as far as that is looked at: never 0.
+#[must_use]
+pub fn loads() -> u32 {
+    LOADS.load(Acquire)
+}
+
 fn is_clean() -> bool {
     CLEAN_AT.load(Acquire) == LOADS.load(Acquire)
 }
