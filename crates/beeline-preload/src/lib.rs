@@ -27,7 +27,7 @@ mod hooks;
 mod real;
 mod unwinder;
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 
 /// What the dynamic linker calls when the library is loaded.
 #[used]
@@ -38,17 +38,21 @@ static START: unsafe extern "C" fn(c_int, *const *const u8, *const *const u8) = 
         // SAFETY: what the program was started with.
         unsafe { hooks::note_environment(count, arguments.cast(), environment.cast()) };
         beeline_sockets::life::start();
+        // SAFETY: a function of this type, which stays, as the library does.
+        unsafe { __cxa_atexit(end, core::ptr::null_mut(), core::ptr::null_mut()) };
     }
     start
 };
 
-/// What it calls when the process ends with `exit`.
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static END: unsafe extern "C" fn() = {
-    unsafe extern "C" fn end() {
-        beeline_sockets::life::leave_but(hooks::has_stream_of_ours);
-        beeline_sockets::stats::remove_file();
-    }
-    end
-};
+unsafe extern "C" {
+    /// Of the ABI of C++ (Itanium, 3.3.5): without a library, what it registers is called by exit(3) alone.
+    fn __cxa_atexit(function: unsafe extern "C" fn(*mut c_void), argument: *mut c_void, library: *mut c_void) -> c_int;
+}
+
+/// What is called when the process ends with `exit`: last of all but the writing of what is in streams. What is
+/// registered first is called last, and libc registers the destructors of all libraries after their constructors,
+/// before the program begins. A destructor of ours would run before those of others, which may use a connection.
+unsafe extern "C" fn end(_: *mut c_void) {
+    beeline_sockets::life::leave_but(hooks::has_stream_of_ours);
+    beeline_sockets::stats::remove_file();
+}

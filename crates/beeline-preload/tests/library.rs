@@ -315,7 +315,8 @@ cases! { leavers:
     a_connection_that_comes_after_a_ring_comes_off_its_lane
     a_connection_that_a_ring_receives_is_no_lane
     another_program_reads_through_its_ring
-    a_sharer_with_a_ring_takes_others_along;
+    a_sharer_with_a_ring_takes_others_along
+    a_destructor_has_the_last_word;
     is_counted
 }
 

@@ -62,9 +62,9 @@ pub fn static_guest() -> PathBuf {
 }
 
 /// Libraries that a guest loads, by the variables that name them: one that submits requests to the kernel, and one that
-/// needs it; one with a liburing of its own, one that needs the system's; one to be bound past others, at once or by and by; and the same
-/// with one that needs another with a `send` of its own.
-fn loaded() -> [(&'static str, PathBuf); 8] {
+/// needs it; one that has something to say at the end; one with a liburing of its own, one that needs the system's; one
+/// to be bound past others, at once or by and by; and the same with one that needs another with a `send` of its own.
+fn loaded() -> [(&'static str, PathBuf); 9] {
     const NOW: &[&str] = &["-Wl,-z,relro,-z,now"];
     const LAZY: &[&str] = &["-Wl,-z,lazy"];
     let shared = |name, library, how: &[&str]| compile(name, library, &[&["-shared", "-fPIC"], how].concat());
@@ -76,6 +76,7 @@ fn loaded() -> [(&'static str, PathBuf); 8] {
     [
         ("GUEST_LIBAIO", libaio()),
         ("GUEST_NEEDS_LIBAIO", shared("ownaio", "needs-libaio.so", &["-DNEEDS_IT"])),
+        ("GUEST_LAST_WORDS", shared("lastwords", "lastwords.so", &[])),
         ("GUEST_OWN_RINGS", shared("ownrings", "ownrings.so", &[])),
         ("GUEST_NEEDS_LIBURING", shared("rings", "rings.so", &[])),
         ("GUEST_DEEP_NOW", shared("deep", "deep-now.so", NOW)),

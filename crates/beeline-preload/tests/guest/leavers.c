@@ -1,7 +1,9 @@
-/* Programs that have left lanes because of a ring, and come by connections of those that have not. */
+/* Programs that have left lanes because of a ring, and come by connections of those that have not. And one that leaves
+   altogether. */
 #define _GNU_SOURCE
 #include "guest.h"
 #include "ring.h"
+#include <dlfcn.h>
 #include <signal.h>
 
 /* Makes a ring in a way that is not seen into, which ends all lanes, and one to use. False where there are no rings. */
@@ -288,6 +290,30 @@ static void a_sharer_with_a_ring_takes_others_along(void) {
     }
 }
 
+/* ---- the end ---- */
+
+/* Destructors run, whoever else has the connection. */
+static void a_destructor_has_the_last_word(void) {
+    for (int shares = 0; shares < 2; shares++) {
+        int ends[2];
+        char byte;
+        pair(ends);
+        pid_t child = fork();
+        if (child == 0) {
+            CHECK(close(ends[0]) == 0);
+            void *library = dlopen(getenv("GUEST_LAST_WORDS"), RTLD_NOW | RTLD_LOCAL);
+            CHECK(library != NULL);
+            *(int *)dlsym(library, "last_words_on") = ends[1];
+            exit(0);
+        }
+        if (!shares) CHECK(close(ends[1]) == 0);
+        CHECK(status_of(child) == 0);
+        hears(ends[0], "goodbye");
+        if (shares) CHECK(close(ends[1]) == 0);
+        CHECK(read(ends[0], &byte, 1) == 0 && close(ends[0]) == 0);
+    }
+}
+
 /* ---- statistics ---- */
 
 static void is_counted(void) {
@@ -322,6 +348,7 @@ static const struct guest_case CASES[] = {
     CASE(a_connection_that_a_ring_receives_is_no_lane),
     CASE(another_program_reads_through_its_ring),
     CASE(a_sharer_with_a_ring_takes_others_along),
+    CASE(a_destructor_has_the_last_word),
     CASE(is_counted),
 };
 
