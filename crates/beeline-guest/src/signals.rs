@@ -2,7 +2,8 @@
 //!
 //! Every handler that the app installs is wrapped: the kernel is given [`trampoline`], and the app's handler
 //! stands in a table. An app that asks is told of its own handler. Synchronous faults (`SIGSEGV` and the
-//! like) are not wrapped: they cannot be put off, and they are the app's own.
+//! like) are not wrapped: they cannot be put off, and they are the app's own. `SIGABRT` is wrapped, as others send it
+//! to programs that take too long; but that of abort(3) is not put off.
 //!
 //! 1. In a critical section the handler must not run. The trampoline sends the signal to its thread again,
 //!    returns into the section with all signals blocked, and the end of the section restores the mask
@@ -18,7 +19,7 @@
 //! the kernel would forget the handler when a delivery is merely put off.
 
 use core::sync::atomic::{
-    AtomicBool, AtomicU64, AtomicUsize,
+    AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 
@@ -32,8 +33,7 @@ use crate::{Errno, Outcome, process, stats};
 const SIGNALS: usize = 65;
 
 /// Signals that a fault of the program raises in itself.
-const SYNCHRONOUS: [i32; 7] =
-    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
+const SYNCHRONOUS: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
 // A table entry: the handler's address with flags in bits that no user address has.
 const SIGINFO: u64 = 1 << 63;
@@ -44,26 +44,8 @@ const ADDRESS: u64 = RESETHAND - 1;
 static HANDLERS: [AtomicU64; SIGNALS] = [const { AtomicU64::new(0) }; SIGNALS];
 /// Signals for which siginterrupt(3) asked that calls be interrupted; `signal` heeds it.
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
-/// Whether a handler that does not restart calls was installed for `SIGABRT`. Of the signals whose handlers are not
-/// wrapped it alone is sent to programs that wait, by whoever finds that they take too long.
-static UNSEEN_INTERRUPTS: AtomicBool = AtomicBool::new(false);
 #[unsafe(link_section = ".fork")]
 static LOCK: Lock = Lock::new();
-
-/// Whether handlers that ran without our seeing it restart calls: the C library's own do, as for setuid(2) in a process
-/// of threads, and those of runtimes that install them by system calls of their own.
-#[must_use]
-pub fn unseen_restart() -> bool {
-    !UNSEEN_INTERRUPTS.load(Relaxed)
-}
-
-/// A handler is installed that is not wrapped. The child of a `vfork` has dispositions of its own, and its parent's
-/// memory.
-fn note_unseen(signal: i32, handler: usize, restarts: bool) {
-    if signal == libc::SIGABRT && !process::is_guest_of_parent() {
-        UNSEEN_INTERRUPTS.store(is_handler(handler) && !restarts, Relaxed);
-    }
-}
 
 /// libc's `sigaction`.
 pub type RealSigaction = unsafe extern "C" fn(i32, *const libc::sigaction, *mut libc::sigaction) -> i32;
@@ -148,20 +130,13 @@ fn unwrap_action(signal: i32, action: &mut libc::sigaction, packed: u64) {
 /// # Safety
 /// `new` and `old` must be null or valid, as for sigaction(2).
 pub unsafe fn sigaction(signal: i32, new: *const libc::sigaction, old: *mut libc::sigaction) -> Outcome {
-    let Some(entry) = entry(signal).filter(|_| is_wrapped_kind(signal)) else {
-        if signal == libc::SIGABRT && !new.is_null() {
-            // SAFETY: valid, as the caller guarantees.
-            let new = unsafe { new.read() };
-            note_unseen(signal, new.sa_sigaction, new.sa_flags & libc::SA_RESTART != 0);
-        }
-        return Outcome::Kernel;
-    };
+    let Some(entry) = entry(signal).filter(|_| is_wrapped_kind(signal)) else { return Outcome::Kernel };
     if REAL.load(Acquire) == 0 {
         return Outcome::Kernel;
     }
     if process::is_sealed() || process::is_guest_of_parent() {
-        // Sealed, nothing of ours is interrupted any more. In the child of a `vfork` the dispositions are this process's
-        // own, and the table is the parent's.
+        // Sealed, nothing of ours is interrupted any more. In the child of a `vfork` the dispositions are this
+        // process's own, and the table is the parent's.
         // SAFETY: forwarded.
         let result = unsafe { real(signal, new, old) };
         if result.is_ok() && !old.is_null() {
@@ -226,7 +201,6 @@ pub fn signal(signal: i32, handler: usize, style: Style) -> Outcome {
         return Outcome::fail(libc::EINVAL);
     }
     if !is_wrapped_kind(signal) {
-        note_unseen(signal, handler, style == Style::Bsd && INTERRUPTING.load(Relaxed) & bit(signal) == 0);
         return Outcome::Kernel;
     }
     // SAFETY: all-zero is a valid value of this plain C struct.
@@ -316,15 +290,28 @@ fn tell_waiter(waits_for: usize) {
     }
 }
 
+/// Whether abort(3) has sent this, which means to end the process, and does so another way where the signal is blocked:
+/// it may find in the middle of a section that memory is broken. One that another thread of the process sends to this
+/// one looks the same.
+///
+/// # Safety
+/// `info` must be what the kernel gives a handler of the signal.
+unsafe fn is_of_abort(signal: i32, info: *const libc::siginfo_t) -> bool {
+    // SAFETY: the caller guarantees it; a signal of that code has a sender.
+    signal == libc::SIGABRT
+        && unsafe { (*info).si_code == libc::SI_TKILL && (*info).si_pid().cast_unsigned() == process::owner() }
+}
+
 /// What stands before each handler of the app.
 unsafe extern "C" fn trampoline(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let deferred = thread::with(|thread| {
-        if thread.depth.load(Relaxed) != 0 {
-            // SAFETY: the kernel's own arguments.
+        // SAFETY: the kernel's own arguments.
+        let is_due = thread.depth.load(Relaxed) != 0 && !unsafe { is_of_abort(signal, info) };
+        if is_due {
+            // SAFETY: as above.
             unsafe { defer(thread, signal, info, context) };
-            return true;
         }
-        false
+        is_due
     });
     if deferred {
         return;

@@ -186,6 +186,8 @@ cases! { handlers:
     a_handler_that_jumps_leaves_a_message_as_it_was
     a_splice_leaves_nothing_behind_when_jumped_out_of
     a_cancelled_thread_leaves_a_message_as_it_was
+    who_is_told_to_abort_may_do_as_he_likes
+    who_aborts_ends_so
     storm;
 }
 

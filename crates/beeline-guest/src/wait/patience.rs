@@ -10,7 +10,6 @@ use super::vain;
 use crate::Errno;
 use crate::cancel;
 use crate::kernel;
-use crate::signals;
 use crate::stats;
 use crate::thread;
 use crate::upkeep;
@@ -186,7 +185,9 @@ impl Patience {
             }
             Ok(0) => self.signal().unwrap_or(Woken::TimedOut),
             Ok(count) => Woken::Ready(count),
-            Err(Errno(libc::EINTR)) => self.signal().unwrap_or(Woken::Signal { restart: signals::unseen_restart() }),
+            // Handlers that run without our seeing it restart calls: the C library's own, as for setuid(2) in a process
+            // of threads, and those of runtimes that install them by system calls of their own.
+            Err(Errno(libc::EINTR)) => self.signal().unwrap_or(Woken::Signal { restart: true }),
             Err(errno) => Woken::Failed(errno),
         }
     }

@@ -242,6 +242,54 @@ static void storm(void) {
     for (int signal = 1; signal < 32; signal++) CHECK(sigismember(&mask, signal) == 0);
 }
 
+static void forks(int signal) {
+    (void)signal;
+    count++;
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) _exit(0);
+    CHECK(status_of(child) == 0);
+}
+
+/* Watchdogs send it to programs that take too long, wherever these are. */
+static void who_is_told_to_abort_may_do_as_he_likes(void) {
+    int ends[2];
+    char byte = 0, got;
+    CHECK(signal(SIGABRT, forks) == SIG_DFL);
+    pair(ends);
+    pid_t parent = getpid(), child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
+        while (kill(parent, SIGABRT) == 0) usleep(100);
+        CHECK(0);
+    }
+    while (count < 1000) {
+        for (int i = 0; i < 100; i++, byte++) {
+            CHECK(write(ends[0], &byte, 1) == 1);
+            CHECK(read(ends[1], &got, 1) == 1 && got == byte);
+            int copy = dup(ends[0]);
+            CHECK(copy >= 0 && close(copy) == 0);
+        }
+    }
+    CHECK(kill(child, SIGKILL) == 0 && status_of(child) == 1000 + SIGKILL);
+}
+
+/* What abort(3) promises, whatever the handler does. */
+static void who_aborts_ends_so(void) {
+    for (int way = 0; way < 3; way++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            if (way == 1) signal(SIGABRT, note);
+            if (way == 2) signal(SIGABRT, jump);
+            if (sigsetjmp(out, 1) == 0) abort();
+            _exit(5);
+        }
+        CHECK(status_of(child) == (way == 2 ? 5 : 1000 + SIGABRT));
+    }
+}
+
 static const struct guest_case CASES[] = {
     CASE(handlers_read_back_as_installed),
     CASE(handlers_run_with_what_was_sent),
@@ -249,6 +297,8 @@ static const struct guest_case CASES[] = {
     CASE(a_handler_that_jumps_leaves_a_message_as_it_was),
     CASE(a_splice_leaves_nothing_behind_when_jumped_out_of),
     CASE(a_cancelled_thread_leaves_a_message_as_it_was),
+    CASE(who_is_told_to_abort_may_do_as_he_likes),
+    CASE(who_aborts_ends_so),
     CASE(storm),
 };
 

@@ -19,7 +19,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use super::listener::{Listener, Queues};
 use crate::desc::Pin;
 use crate::wait::{Patience, Woken};
-use crate::{Errno, changing, hidden, kernel, signals, table, thread};
+use crate::{Errno, changing, hidden, kernel, table, thread};
 
 /// What a set calls its members.
 const TCP: u64 = 0;
@@ -30,10 +30,6 @@ const MEMBERS: usize = 3;
 /// The set in which this thread may sleep, of a process that has the listener alone. `fd` leads to the listener. None
 /// if it waits alone; then it sleeps as [`alone`] has it.
 pub(super) fn of_threads(pin: &Pin, fd: i32, listener: &'static Listener) -> Option<i32> {
-    // A handler that nobody tells of is not known from a stop where the thread sleeps in a set.
-    if !signals::unseen_restart() {
-        return None;
-    }
     if let Some(set) = as_it_is(listener) {
         return Some(set);
     }

@@ -27,7 +27,7 @@ const INTERRUPTED: [Case; 48] = with_all_waiters!(each_waiter);
 const OTHERS: [Case; 29] = [
     Case::new("accept_without_restart", FAMILY, |v| accept_interrupted(v, 0)),
     Case::new("accept_with_restart", FAMILY, |v| accept_interrupted(v, libc::SA_RESTART)),
-    // Of a kind that faults raise, too.
+    // Of a kind that a program raises in itself, too.
     Case::new("no_restart_after_an_abort", ONCE, |v| interrupted_by(libc::SIGABRT, v, by_recv, 0)),
     Case::new("restart_after_an_abort", ONCE, |v| interrupted_by(libc::SIGABRT, v, by_recv, libc::SA_RESTART)),
     Case::new("receive_timeout_never_restarts", ONCE, receive_timeout_never_restarts),
