@@ -142,6 +142,14 @@ pub fn is_no_lane(fd: i32) -> bool {
     table::get(fd).is_none_or(|desc| matches!(desc.kind(), Kind::Tcp | Kind::Listener))
 }
 
+/// Whether an operation has something else where others have their descriptor: a count, a family of addresses, a
+/// process, flags, or nothing.
+fn keeps_no_descriptor(operation: u8) -> bool {
+    // IORING_OP_*: PROVIDE_BUFFERS, REMOVE_BUFFERS, SETXATTR, GETXATTR, SOCKET, WAITID, FUTEX_WAIT, FUTEX_WAKE,
+    // FUTEX_WAITV, PIPE
+    matches!(operation, 31 | 32 | 42 | 44 | 45 | 50..=53 | 62)
+}
+
 impl Entry {
     /// Whether this is about such descriptors alone.
     ///
@@ -159,7 +167,7 @@ impl Entry {
         const EPOLL_CTL: u8 = 29;
         const SPLICE: u8 = 30;
         const TEE: u8 = 33;
-        let first = self.flags & FIXED != 0 || is_such(self.fd);
+        let first = self.flags & FIXED != 0 || keeps_no_descriptor(self.operation) || is_such(self.fd);
         let second = match self.operation {
             SPLICE | TEE => self.more_flags & OTHER_FIXED != 0 || is_such(self.other_fd),
             EPOLL_CTL => is_such(self.offset as i32),
@@ -186,6 +194,22 @@ mod tests {
         assert_eq!((offset_of!(Ring, mask), offset_of!(Ring, entries)), (16, 56));
         assert_eq!((offset_of!(Ring, head), offset_of!(Ring, tail), offset_of!(Ring, fd)), (64, 68, 196));
         assert_eq!(offset_of!(Parameters, flags), 8);
+    }
+
+    #[test]
+    fn numbers_that_are_no_descriptors_are_nobodys() {
+        fn is_of_nobody(_: i32) -> bool {
+            false
+        }
+        let spares = |operation, flags| {
+            // SAFETY: all-zero is a valid value of this plain C struct.
+            let entry = Entry { operation, flags, ..unsafe { core::mem::zeroed() } };
+            // SAFETY: what it points to lies in the first page, or is empty.
+            unsafe { entry.spares(is_of_nobody) }
+        };
+        let others = [31, 32, 42, 44, 45, 50, 51, 52, 53, 62];
+        assert!((0..=u8::MAX).all(|operation| spares(operation, 0) == others.contains(&operation)));
+        assert!(spares(27, 1), "a place among registered files");
     }
 
     #[test]
