@@ -151,9 +151,11 @@ cases! { environment:
     what_a_program_sets_itself_it_sees
     as_much_as_fits_can_be_given
     commands_run_as_ever
-    commands_of_threads_keep_nobody_waiting
+    a_command_that_begins_beside_another_has_no_pipe_of_that
+    a_command_that_begins_while_another_ends_has_no_pipe_of_that
     threads_that_start_programs_take_no_more_and_more_memory
     a_command_ends_with_a_cancelled_thread;
+    two_commands_begin
 }
 
 cases! { guest:

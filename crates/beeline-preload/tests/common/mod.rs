@@ -62,9 +62,10 @@ pub fn static_guest() -> PathBuf {
 }
 
 /// Libraries that a guest loads, by the variables that name them: one that submits requests to the kernel, and one that
-/// needs it; one that has something to say at the end; one with a liburing of its own, one that needs the system's; one
-/// to be bound past others, at once or by and by; and the same with one that needs another with a `send` of its own.
-fn loaded() -> [(&'static str, PathBuf); 9] {
+/// needs it; one that has something to say at the end; one that spawns slowly; one with a liburing of its own, one that
+/// needs the system's; one to be bound past others, at once or by and by; and the same with one that needs another with
+/// a `send` of its own.
+fn loaded() -> [(&'static str, PathBuf); 10] {
     const NOW: &[&str] = &["-Wl,-z,relro,-z,now"];
     const LAZY: &[&str] = &["-Wl,-z,lazy"];
     let shared = |name, library, how: &[&str]| compile(name, library, &[&["-shared", "-fPIC"], how].concat());
@@ -77,6 +78,7 @@ fn loaded() -> [(&'static str, PathBuf); 9] {
         ("GUEST_LIBAIO", libaio()),
         ("GUEST_NEEDS_LIBAIO", shared("ownaio", "needs-libaio.so", &["-DNEEDS_IT"])),
         ("GUEST_LAST_WORDS", shared("lastwords", "lastwords.so", &[])),
+        ("GUEST_SLOW_SPAWN", shared("slowspawn", "slowspawn.so", &[])),
         ("GUEST_OWN_RINGS", shared("ownrings", "ownrings.so", &[])),
         ("GUEST_NEEDS_LIBURING", shared("rings", "rings.so", &[])),
         ("GUEST_DEEP_NOW", shared("deep", "deep-now.so", NOW)),

@@ -281,34 +281,52 @@ static double now(void) {
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
-static volatile int stopped;
-
-/* A command ends with the pipe that it reads, unless another command has that, too. Returns how often it did not. */
-static void *feed_commands(void *slow) {
-    while (!stopped) {
-        FILE *stream = popen("cat > /dev/null", "w");
-        CHECK(stream && fputs("text", stream) >= 0);
-        double began = now();
-        CHECK(pclose(stream) == 0);
-        *(int *)slow += now() - began > 2;
-    }
+static void *run_long(void *stream) {
+    CHECK((*(FILE **)stream = popen("exec sleep 3", "r")) != NULL);
     return NULL;
 }
 
-/* Of several threads that run commands none waits for another one's. */
-static void commands_of_threads_keep_nobody_waiting(void) {
-    enum { FEEDERS = 2, LONG = 40 };
-    pthread_t threads[FEEDERS];
-    int slow[FEEDERS] = {0}, all = 0;
-    FILE *many[LONG];
-    for (int i = 0; i < FEEDERS; i++) CHECK(pthread_create(&threads[i], NULL, feed_commands, &slow[i]) == 0);
-    for (int i = 0; i < LONG; i++) CHECK((many[i] = popen("exec sleep 5", "r")) != NULL);
-    stopped = 1;
-    for (int i = 0; i < FEEDERS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
-    for (int i = 0; i < FEEDERS; i++) all += slow[i];
-    for (int i = 0; i < LONG; i++) CHECK(pclose(many[i]) == 0);
-    /* libc takes the pipe off its list a moment before it closes it. */
-    CHECK(all <= 1);
+/* The program behind the next case. Spawning a command that sleeps takes a while. */
+static void two_commands_begin(void) {
+    FILE *slow;
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, run_long, &slow) == 0);
+    usleep(100000);
+    FILE *fast = popen("read line; exit 6", "w");
+    CHECK(fast && pthread_join(thread, NULL) == 0);
+    double began = now();
+    CHECK(WEXITSTATUS(pclose(fast)) == 6 && now() - began < 2);
+    CHECK(pclose(slow) == 0);
+}
+
+static void a_command_that_begins_beside_another_has_no_pipe_of_that(void) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(setenv("LD_PRELOAD", getenv("GUEST_SLOW_SPAWN"), 1) == 0);
+        execl(self, "guest", "two_commands_begin", NULL);
+        CHECK(0);
+    }
+    CHECK(status_of(child) == 0);
+}
+
+static void *end_command(void *stream) {
+    CHECK(WEXITSTATUS(pclose(stream)) == 6);
+    return NULL;
+}
+
+static void a_command_that_begins_while_another_ends_has_no_pipe_of_that(void) {
+    static char bytes[65536];
+    FILE *full = popen("sleep 0.5; cat > /dev/null; exit 6", "w"), *other;
+    pthread_t thread;
+    /* As much as a pipe takes, and more that is left to be written. */
+    CHECK(full && fwrite(bytes, sizeof bytes, 1, full) == 1 && fputs("more", full) >= 0);
+    double began = now();
+    CHECK(pthread_create(&thread, NULL, end_command, full) == 0);
+    usleep(100000);
+    CHECK((other = popen("exec sleep 3", "r")) != NULL);
+    CHECK(pthread_join(thread, NULL) == 0 && now() - began < 2);
+    CHECK(pclose(other) == 0);
 }
 
 /* Pages of addresses of this process. */
@@ -321,21 +339,25 @@ static long pages(void) {
 
 static pthread_barrier_t turn;
 
-static void start_some(int by_vfork, int count) {
-    char *arguments[] = {"true", NULL};
-    for (int i = 0; i < count; i++) {
-        pid_t child;
-        if (by_vfork) {
-            child = vfork();
-            if (child == 0) {
-                execve("/bin/true", arguments, NOTHING);
-                _exit(126);
-            }
-        } else {
-            CHECK(posix_spawn(&child, "/bin/true", NULL, NULL, arguments, NOTHING) == 0);
-        }
-        CHECK(status_of(child) == 0);
+static char *TRUE[] = {"true", NULL};
+
+static pid_t true_by_spawn(void) {
+    pid_t child;
+    CHECK(posix_spawn(&child, "/bin/true", NULL, NULL, TRUE, NOTHING) == 0);
+    return child;
+}
+
+static pid_t true_by_vfork(void) {
+    pid_t child = vfork();
+    if (child == 0) {
+        execve("/bin/true", TRUE, NOTHING);
+        _exit(126);
     }
+    return child;
+}
+
+static void start_some(int by_vfork, int count) {
+    for (int i = 0; i < count; i++) CHECK(status_of(by_vfork ? true_by_vfork() : true_by_spawn()) == 0);
 }
 
 static void *start_many(void *by_vfork) {
@@ -394,7 +416,9 @@ static const struct guest_case CASES[] = {
     CASE(what_a_program_sets_itself_it_sees),
     CASE(as_much_as_fits_can_be_given),
     CASE(commands_run_as_ever),
-    CASE(commands_of_threads_keep_nobody_waiting),
+    CASE(a_command_that_begins_beside_another_has_no_pipe_of_that),
+    CASE(a_command_that_begins_while_another_ends_has_no_pipe_of_that),
+    CASE(two_commands_begin),
     CASE(threads_that_start_programs_take_no_more_and_more_memory),
     CASE(a_command_ends_with_a_cancelled_thread),
 };

@@ -29,14 +29,6 @@ struct Slot {
     length: AtomicUsize,
 }
 
-impl Slot {
-    const FREE: Self = Self {
-        owner: AtomicU64::new(0),
-        memory: AtomicPtr::new(core::ptr::null_mut()),
-        length: AtomicUsize::new(0),
-    };
-}
-
 /// Slots of a block, which takes less than a page.
 const SLOTS: usize = 16;
 
@@ -46,7 +38,12 @@ struct Block {
     next: AtomicPtr<Block>,
 }
 
-static FIRST: Block = Block { slots: [Slot::FREE; SLOTS], next: AtomicPtr::new(core::ptr::null_mut()) };
+static FIRST: Block = Block {
+    slots: [const {
+        Slot { owner: AtomicU64::new(0), memory: AtomicPtr::new(core::ptr::null_mut()), length: AtomicUsize::new(0) }
+    }; SLOTS],
+    next: AtomicPtr::new(core::ptr::null_mut()),
+};
 
 /// In an owner: the child of a `vfork` has taken it.
 const GUESTS: u64 = 1 << 32;
@@ -122,9 +119,7 @@ pub fn give_back(list: List) {
     let (me, memory) = (owner(), list.cast_mut().cast::<u8>());
     let mut block = Some(&FIRST);
     while let Some(slots) = block {
-        let is_it = |slot: &&Slot| {
-            slot.owner.load(Relaxed) & !GUESTS == me && slot.memory.load(Relaxed) == memory
-        };
+        let is_it = |slot: &&Slot| slot.owner.load(Relaxed) & !GUESTS == me && slot.memory.load(Relaxed) == memory;
         if let Some(slot) = slots.slots.iter().find(is_it) {
             slot.owner.store(0, Release);
             return;
@@ -175,6 +170,7 @@ mod tests {
 
     #[test]
     fn what_is_in_use_is_not_given_to_its_own_thread_again() {
+        process::become_owner();
         let outer = take(100).unwrap();
         let inner = take_and_give_back(100);
         assert_ne!(outer, inner);
