@@ -349,6 +349,22 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_has_its_own_identity_whatever_its_child_of_a_vfork_has_asked_for() {
+        let (child, status) = zombie(|| {
+            // In a process of its own, as other tests ask, too, whose child this is.
+            thread::VFORKS.store(1, Ordering::Relaxed);
+            thread::OWNER.store(1, Ordering::Relaxed);
+            let ours = thread::identity();
+            let is_kept = thread::with(thread::Thread::has_identity);
+            thread::OWNER.store(beeline_shm::sys::getpid(), Ordering::Relaxed);
+            let is_own = thread::identity() == ours && thread::with(thread::Thread::has_identity);
+            i32::from(is_kept || !is_own)
+        });
+        reap(child);
+        assert_eq!(status, 0);
+    }
+
+    #[test]
     fn an_owner_in_another_pid_namespace_lives() {
         // The child of a process that has left for another namespace tells by its status whether it takes its
         // parent for a neighbour.

@@ -22,6 +22,8 @@ use beeline_stats::{Reason, Tunables};
 
 use crate::lock::Lock;
 use crate::reason_cell::ReasonCell;
+use crate::thread::OWNER;
+pub use crate::thread::VFORKS;
 use crate::{Errno, Outcome, kernel, thread};
 
 /// Forks of every kind so far. Counted by the `vfork` stub of `beeline-preload`, too, in assembly.
@@ -35,15 +37,9 @@ use crate::{Errno, Outcome, kernel, thread};
 #[unsafe(link_section = ".fork")]
 pub static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// `vfork` and `clone` calls so far, counted likewise.
-pub static VFORKS: AtomicU32 = AtomicU32::new(0);
-
 /// See [`copies`].
 #[unsafe(link_section = ".fork")]
 static COPIES: AtomicU32 = AtomicU32::new(0);
-
-#[unsafe(link_section = ".fork")]
-static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// See [`generation`].
 #[unsafe(link_section = ".fork")]

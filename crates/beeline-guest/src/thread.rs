@@ -170,11 +170,27 @@ pub fn identity() -> u32 {
     })
 }
 
+/// `vfork` and `clone` calls so far. Counted by the stubs of `beeline-preload`, in assembly.
+pub static VFORKS: AtomicU32 = AtomicU32::new(0);
+
+/// The process that the tables in this memory describe ([`crate::process`]).
+#[unsafe(link_section = ".fork")]
+pub(crate) static OWNER: AtomicU32 = AtomicU32::new(0);
+
 /// Whether nothing may be asked of the kernel any more ([`crate::process::seal`]).
 #[unsafe(link_section = ".fork")]
 pub(crate) static SEALED: AtomicBool = AtomicBool::new(false);
 
-/// Out of line, once for each thread; each time for one that may be cancelled wherever it is.
+/// Whether the calling thread's state is another's: the child of a `vfork` runs on that of its parent's thread, which
+/// would have the child's id for its own from then on, and be taken for dead by whoever waits for its locks.
+fn is_borrowed() -> bool {
+    VFORKS.load(Ordering::Relaxed) != 0
+        && !SEALED.load(Ordering::Relaxed)
+        && sys::getpid() != OWNER.load(Ordering::Relaxed)
+}
+
+/// Out of line, once for each thread; each time for one that may be cancelled wherever it is, and in the child of a
+/// `vfork` whose parent's thread has not been here.
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = ".text.fork")]
@@ -182,7 +198,7 @@ fn find_identity(thread: &Thread) -> u32 {
     let identity = if SEALED.load(Ordering::Relaxed) { made_up(thread) } else { sys::gettid() | mark() << TID_BITS };
     if thread.is_asynchronous.load(Ordering::Relaxed) {
         cancel::hold_section(thread);
-    } else {
+    } else if !is_borrowed() {
         thread.identity.store(identity, Ordering::Relaxed);
     }
     identity
@@ -249,6 +265,11 @@ pub(crate) struct Interrupted {
 }
 
 impl Thread {
+    #[cfg(test)]
+    pub(crate) fn has_identity(&self) -> bool {
+        self.identity.load(Ordering::Relaxed) != 0
+    }
+
     /// It is looked for when it is next needed.
     pub(crate) fn forget_identity(&self) {
         self.identity.store(0, Ordering::Relaxed);
