@@ -4,8 +4,10 @@
  *     asleep ask STYLE PORT COUNT
  *
  * COUNT: 0 means until the standard input of who asks ends.
- * STYLE: how each waits for a message: recv, poll, or epoll by level, edge or oneshot. */
+ * STYLE: how each waits for a message: recv, poll, or epoll by level, edge or oneshot; spawned is oneshot where a
+ * program was started before. */
 #define _GNU_SOURCE
+#include <spawn.h>
 #include <sys/epoll.h>
 
 #include "guest.h"
@@ -22,12 +24,24 @@ static int is(const struct waiter *waiter, const char *style) {
     return !strcmp(waiter->style, style);
 }
 
+static int is_oneshot(const struct waiter *waiter) {
+    return is(waiter, "oneshot") || is(waiter, "spawned");
+}
+
+static void start_a_program(void) {
+    extern char **environ;
+    char *arguments[] = {"true", NULL};
+    pid_t child;
+    CHECK(posix_spawnp(&child, "true", NULL, NULL, arguments, environ) == 0 && status_of(child) == 0);
+}
+
 static struct waiter waits(const char *style, int fd) {
     struct waiter waiter = {.style = style, .fd = fd, .set = -1, .event = {.events = EPOLLIN, .data.fd = fd}};
     if (!is(&waiter, "recv") && !is(&waiter, "poll")) {
-        waiter.event.events |= is(&waiter, "edge") ? EPOLLET : is(&waiter, "oneshot") ? EPOLLONESHOT : 0;
+        waiter.event.events |= is(&waiter, "edge") ? EPOLLET : is_oneshot(&waiter) ? EPOLLONESHOT : 0;
         waiter.set = epoll_create1(EPOLL_CLOEXEC);
         CHECK(waiter.set >= 0);
+        if (is(&waiter, "spawned")) start_a_program();
         CHECK(epoll_ctl(waiter.set, EPOLL_CTL_ADD, fd, &waiter.event) == 0);
     }
     return waiter;
@@ -44,7 +58,7 @@ static int receive(struct waiter *waiter, char *message, int may_end) {
     }
     ssize_t received = recv(waiter->fd, message, BYTES, 0);
     CHECK(received == BYTES || (received == 0 && may_end));
-    if (is(waiter, "oneshot")) {
+    if (is_oneshot(waiter)) {
         CHECK(epoll_ctl(waiter->set, EPOLL_CTL_MOD, waiter->fd, &waiter->event) == 0);
     }
     return received != 0;

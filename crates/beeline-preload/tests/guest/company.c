@@ -5,13 +5,14 @@
        company HOW        says how many messages were answered, closes all, and waits to be looked at
        company poll-HOW   the same by poll(2)
 
-   HOW: alone, edges; or what the other thread does: modifies, moves, second (adds members to a set of its own), polls, peeks (with a timeout),
+   HOW: alone, edges; spawned (alone, after programs were started); or what the other thread does: modifies, moves, second (adds members to a set of its own), polls, peeks (with a timeout),
    reads, duplicates, waits (on the set itself), watches (the set, by poll), forks, closes (and connects anew). */
 #define _GNU_SOURCE
 #include "guest.h"
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <spawn.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
 #include <time.h>
@@ -53,6 +54,9 @@ static void answer(int index) {
 static void *serve(void *unused) {
     struct epoll_event events[MEMBERS];
     struct pollfd looks[MEMBERS];
+    /* Who asks goes on when this thread is woken. */
+    struct sched_param none = {0};
+    if (does("spawned")) CHECK(sched_setscheduler(0, SCHED_BATCH, &none) == 0);
     while (!over && by_poll) {
         for (int i = 0; i < MEMBERS; i++) looks[i] = (struct pollfd){answers[i], POLLIN, 0};
         int count = poll(looks, MEMBERS, -1);
@@ -137,6 +141,20 @@ static void *meddle(void *unused) {
     return unused;
 }
 
+/* Programs that do not get the set. */
+static void start_programs(void) {
+    extern char **environ;
+    char *arguments[] = {"true", NULL};
+    pid_t child;
+    CHECK(posix_spawnp(&child, "true", NULL, NULL, arguments, environ) == 0 && status_of(child) == 0);
+    CHECK(system("true") == 0);
+    if ((child = vfork()) == 0) {
+        execvp("true", arguments);
+        _exit(1);
+    }
+    CHECK(child > 0 && status_of(child) == 0);
+}
+
 /* Asks all, then awaits all answers. */
 static void ask(int last) {
     char byte = 'm';
@@ -144,6 +162,8 @@ static void ask(int last) {
     for (int i = 0; i < MEMBERS; i++) CHECK(send(asks[i], &byte, 1, 0) == 1);
     for (int i = 0; i < MEMBERS && !last; i++) {
         struct pollfd look = {asks[i], POLLIN, 0};
+        /* Nobody who sleeps is to be rung for these answers. */
+        for (long until = now_ms() + 5000; does("spawned") && poll(&look, 1, 0) == 0 && now_ms() < until;) usleep(100);
         if (poll(&look, 1, 5000) != 1) fprintf(stderr, "%s: no answer from %d\n", how, i);
         CHECK(recv(asks[i], &byte, 1, MSG_DONTWAIT) == 1);
     }
@@ -167,13 +187,15 @@ int main(int arguments, char **argument) {
         if (!by_poll) CHECK(epoll_ctl(set, EPOLL_CTL_ADD, ends[1], &event) == 0);
         CHECK(pthread_mutex_init(&serving[i], NULL) == 0);
     }
+    int is_alone = does("alone") || does("edges") || does("spawned");
+    if (does("spawned")) start_programs();
     pthread_t server, other;
     CHECK(pthread_create(&server, NULL, serve, NULL) == 0);
-    if (!does("alone") && !does("edges")) CHECK(pthread_create(&other, NULL, meddle, NULL) == 0);
+    if (!is_alone) CHECK(pthread_create(&other, NULL, meddle, NULL) == 0);
     long messages = 0;
     for (long until = now_ms() + TIME_MS; now_ms() < until; messages += 2 * MEMBERS) ask(0);
     over = 1;
-    if (!does("alone") && !does("edges")) CHECK(pthread_join(other, NULL) == 0);
+    if (!is_alone) CHECK(pthread_join(other, NULL) == 0);
     ask(1);
     CHECK(pthread_join(server, NULL) == 0);
     for (int i = 0; i < MEMBERS; i++) CHECK(close(asks[i]) == 0 && close(answers[i]) == 0);

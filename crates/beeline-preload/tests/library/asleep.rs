@@ -92,3 +92,9 @@ fn a_sleep_on_a_set_costs_a_call_or_two_by_edge() {
 fn a_sleep_on_a_set_costs_a_call_or_two_by_one_shot() {
     a_sleep_costs_a_call_or_two("oneshot", "epoll_pwait2");
 }
+
+/// Nor where a program was started since the set was made, which has not got it.
+#[test]
+fn a_sleep_on_a_set_costs_a_call_or_two_after_a_program_was_started() {
+    a_sleep_costs_a_call_or_two("spawned", "epoll_pwait2");
+}

@@ -27,6 +27,15 @@ fn a_bell_for_one_of_many_connections_tells_of_all() {
 }
 
 #[test]
+fn a_bell_tells_of_all_after_programs_were_started_too() {
+    for how in ["spawned", "poll-spawned"] {
+        let (messages, bells) = answered(how);
+        // No answer rings.
+        assert!(bells * 10 < messages, "{how}: {bells} bells for {messages} messages");
+    }
+}
+
+#[test]
 fn no_message_is_missed_while_another_thread_meddles_with_the_set_or_the_connections() {
     for how in
         ["modifies", "moves", "second", "polls", "peeks", "reads", "duplicates", "waits", "watches", "forks", "closes"]

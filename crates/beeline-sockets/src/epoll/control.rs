@@ -39,8 +39,9 @@ pub(crate) fn hear_of_calls() {
     watchers::register(&WATCHERS);
 }
 
-/// `epoll_create1(2)`.
+/// `epoll_create1(2)`. A process that is made meanwhile may have the set, too.
 pub fn create(flags: i32) -> Outcome {
+    let (born, copies) = (process::forks(), process::copies());
     // SAFETY: plain numbers.
     let made = unsafe { beeline_shm::sys::call(libc::SYS_epoll_create1, [flags as usize, 0, 0, 0, 0, 0]) };
     let fd = match made {
@@ -57,7 +58,8 @@ pub fn create(flags: i32) -> Outcome {
             return Outcome::Done(fd as isize);
         };
         set.begin(desc, flags & libc::EPOLL_CLOEXEC == 0);
-        desc.begin(Kind::Epoll, fd, 0, process::forks());
+        set.copies.store(copies, Relaxed);
+        desc.begin(Kind::Epoll, fd, 0, born);
         desc.operations.set(&SET);
         desc.set.store(core::ptr::from_ref(set).cast_mut().cast(), Relaxed);
         hear_of_calls();

@@ -16,6 +16,8 @@
 //! 5. All this holds for a set whose kernel side nobody else can see ([`Set::is_private`]): made since the last `fork`,
 //!    closed on `exec`, never duplicated, sent to another process, watched by another set or looked at by poll(2).
 //!    Whatever ends this takes parked members out first ([`expose`]), and tells the kernel the rest when it changes.
+//!    Programs that are started (`posix_spawn`, `vfork`) do not get such a set, unless they are given it by name
+//!    ([`hand_on`]).
 //! 6. The kernel knows a member by its number and its file, and a file may live on in other processes when the number
 //!    is closed. So a parked member is taken out before its number is closed or leads elsewhere ([`unpark_number`]),
 //!    and so is one whose file others than the app's processes may have: it is kept for the next connection, or the
@@ -269,15 +271,28 @@ pub fn expose(desc: &Desc) {
     }
 }
 
-/// Whether a set stays open in a program that this one becomes or starts (`FD_CLOEXEC`).
+/// Whether a set stays open in a program that this one becomes or starts (`FD_CLOEXEC`): said before the kernel is told
+/// that it does, and after it is told that it does not.
 pub fn set_inheritable(desc: &Desc, inheritable: bool) {
-    if let Some(set) = set_of(desc) {
-        let _guard = set.lock.lock();
-        set.inheritable.store(inheritable, Relaxed);
-        if inheritable {
-            unpark_all(desc.fd.load(Relaxed), set);
-        }
+    let Some(set) = set_of(desc) else { return };
+    if inheritable {
+        hand_on(desc);
     }
+    let _guard = set.lock.lock();
+    set.inheritable.store(inheritable, Relaxed);
+    // Nobody that is started from now on gets it, and nobody was started before.
+    if !inheritable && !set.has_seen_children() {
+        set.handed_on.store(false, Relaxed);
+    }
+}
+
+/// A program that this process starts may have the set.
+pub(crate) fn hand_on(desc: &Desc) {
+    let Some(set) = set_of(desc) else { return };
+    let _guard = set.lock.lock();
+    set.handed_on.store(true, Relaxed);
+    disband_and_wake(desc.fd.load(Relaxed), set);
+    unpark_all(desc.fd.load(Relaxed), set);
 }
 
 /// Before a `fork`, which has been counted already: no set is private any more.

@@ -17,6 +17,7 @@ mod fault_cell;
 mod ghosts;
 mod hands;
 mod heat;
+mod holders;
 mod marks;
 mod parked;
 mod registered;
@@ -28,6 +29,7 @@ use beeline_shm::sys;
 use crate::desc::{Desc, Kind};
 use crate::hidden::FDS;
 use crate::lock::Lock;
+use crate::process;
 use crate::slab::{Slab, Stable};
 use crate::static_ref::StaticRef;
 use crate::table;
@@ -39,6 +41,7 @@ pub use entry::Entry;
 pub use fault_cell::FaultCell;
 pub use hands::Hands;
 pub use heat::Heat;
+pub(super) use holders::is_shared;
 pub use marks::{Marks, Seen, tail};
 pub use registered::Registered;
 
@@ -85,6 +88,10 @@ pub struct Set {
     pub exposed: AtomicBool,
     /// Whether the set is open in programs that this one becomes or starts.
     pub inheritable: AtomicBool,
+    /// Whether it is, or was when one was started, or one may have got it by name.
+    pub handed_on: AtomicBool,
+    /// Copies of this process that had been made before the set was ([`process::copies`]).
+    pub copies: AtomicU32,
     /// First of the hot list.
     pub hot_first: AtomicI32,
     /// Last of the hot list.
@@ -168,6 +175,8 @@ impl Set {
         self.has_strays.store(false, Relaxed);
         self.exposed.store(false, Relaxed);
         self.inheritable.store(inheritable, Relaxed);
+        self.handed_on.store(inheritable, Relaxed);
+        self.copies.store(process::copies(), Relaxed);
         self.hot_first.store(NIL, Relaxed);
         self.hot_last.store(NIL, Relaxed);
         self.hot_lanes.store(0, Relaxed);
@@ -203,13 +212,6 @@ impl Set {
     pub fn budget(&self) -> Budget<'_> {
         let lanes = u64::from(self.hot_lanes.load(Relaxed).min(HOT_LANES_MAX));
         Budget { state: &self.spin, extra_ns: lanes.saturating_sub(1).saturating_mul(SPIN_NS_PER_LANE) }
-    }
-
-    /// Whether the kernel's side of the set is seen by this process's calls on its one number, and by nobody else.
-    pub fn is_private(&self) -> bool {
-        !self.exposed.load(Relaxed)
-            && !self.inheritable.load(Relaxed)
-            && self.owner().is_some_and(|owner| owner.born.load(Relaxed) == crate::forks())
     }
 
     /// Whether only `own` threads sleep on the set. On one that others watch sleep those who watch it. It is locked:
@@ -424,11 +426,6 @@ pub(super) fn set_of(desc: &Desc) -> Option<&'static Set> {
     }
     // SAFETY: `create` alone has stored it: null or an object of a slab, which is never unmapped.
     unsafe { desc.set.load(Relaxed).cast::<Set>().as_ref() }
-}
-
-/// Whether other processes may have added members of their own.
-pub(super) fn is_shared(set: &Set) -> bool {
-    set.owner().is_none_or(|owner| owner.born.load(Relaxed) != crate::forks())
 }
 
 /// An fd under which the description's anchor is open: the registered one may have been closed while a

@@ -118,7 +118,7 @@ pub(crate) fn alarm_poller() {
 
 fn alarm() -> Option<i32> {
     // What a guest opens is not open in the process whose memory this is, and the other way round.
-    if process::VFORKS.load(Relaxed) != 0 {
+    if process::is_guest_of_parent() {
         return None;
     }
     ALARM.get_or_make(|| if hidden::has_room() { hidden::keep(kernel::eventfd(0).ok()? as i32) } else { None })

@@ -157,6 +157,11 @@ impl Actions {
         self.names_more || self.names(fd)
     }
 
+    /// Whether the program may get anything by name.
+    pub(super) fn names_any(&self) -> bool {
+        self.names_more || self.names.iter().any(|name| !name.is_none())
+    }
+
     /// Whether the program gets that as a standard descriptor.
     pub(super) fn names_for_stdio(&self, fd: i32) -> bool {
         self.as_numbers(fd).any(|to| to <= 2)

@@ -35,13 +35,25 @@ pub unsafe fn fcntl(fd: i32, command: i32, argument: usize) -> Outcome {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => dup_from(fd, command, argument),
         libc::F_SETFL => set_flags(fd, desc, argument),
-        libc::F_SETFD => {
-            epoll::set_inheritable(desc, argument & libc::FD_CLOEXEC as usize == 0);
-            Outcome::Kernel
-        }
+        libc::F_SETFD => set_inheritable(desc, argument & libc::FD_CLOEXEC as usize == 0, || {
+            // SAFETY: flags are a number.
+            unsafe { kernel::fcntl(fd, libc::F_SETFD, argument) }.into()
+        }),
         libc::F_SETOWN | F_SETOWN_EX => set_owner(fd, desc, libc::SYS_fcntl, [command as usize, argument]),
         _ => Outcome::Kernel,
     }
+}
+
+/// Runs `change`, by which a number becomes one that stays open in other programs, or does not any more.
+fn set_inheritable(desc: &Desc, inheritable: bool, change: impl FnOnce() -> Outcome) -> Outcome {
+    if inheritable {
+        epoll::set_inheritable(desc, true);
+    }
+    let outcome = change();
+    if !inheritable && matches!(outcome, Outcome::Done(_)) {
+        epoll::set_inheritable(desc, false);
+    }
+    outcome
 }
 
 fn set_flags(fd: i32, desc: &'static Desc, flags: usize) -> Outcome {
@@ -114,8 +126,10 @@ pub unsafe fn ioctl(fd: i32, request: u64, argument: usize) -> Outcome {
         return set_owner(fd, desc, libc::SYS_ioctl, [request as usize, argument]);
     }
     if request == libc::FIOCLEX || request == libc::FIONCLEX {
-        epoll::set_inheritable(desc, request == libc::FIONCLEX);
-        return Outcome::Kernel;
+        return set_inheritable(desc, request == libc::FIONCLEX, || {
+            // SAFETY: neither takes an argument.
+            unsafe { raw(libc::SYS_ioctl, [fd as usize, request as usize, argument, 0, 0, 0]) }
+        });
     }
     if kind != Kind::Lane {
         return Outcome::Kernel;

@@ -85,6 +85,7 @@ pub(super) fn dup_from(fd: i32, command: i32, lowest: usize) -> Outcome {
 
 fn duplicate(fd: i32, make: impl Fn() -> sys::SysResult) -> Outcome {
     if is_guest_of_parent() {
+        hand_on(fd);
         return Outcome::Kernel;
     }
     if table::get(fd).is_none() {
@@ -104,6 +105,13 @@ fn duplicate(fd: i32, make: impl Fn() -> sys::SysResult) -> Outcome {
     }
 }
 
+/// The child of a `vfork` duplicates a number: a set may stay open by that in the program that it becomes.
+fn hand_on(fd: i32) {
+    if let Some(desc) = table::get(fd) {
+        epoll::hand_on(desc);
+    }
+}
+
 /// The kernel refuses no duplicate with this: the number would be beyond those that we know, and would be so again.
 const BEYOND: Errno = Errno(libc::EOVERFLOW);
 
@@ -113,6 +121,7 @@ fn duplicate_known(fd: i32, make: &impl Fn() -> sys::SysResult) -> sys::SysResul
     // Another thread may have closed it meanwhile.
     let Some(desc) = table::get(fd) else { return make() };
     epoll::expose(desc);
+    epoll::hand_on(desc);
     let new = make()?;
     if table::set(new as i32, Some(desc)).is_err() {
         let _ = sys::close(new as i32);
@@ -140,7 +149,11 @@ pub fn dup3(from: i32, to: i32, flags: i32) -> Outcome {
 
 fn replace(from: i32, to: i32, flags: i32) -> Outcome {
     let hidden = is_hidden(from) || is_hidden(to);
-    if table::get(from).is_none() && table::get(to).is_none() && !hidden || is_guest_of_parent() {
+    if table::get(from).is_none() && table::get(to).is_none() && !hidden {
+        return Outcome::Kernel;
+    }
+    if is_guest_of_parent() {
+        hand_on(from);
         return Outcome::Kernel;
     }
     if hidden {
@@ -162,6 +175,7 @@ fn replace(from: i32, to: i32, flags: i32) -> Outcome {
         let source = table::get(from);
         if let Some(source) = source {
             epoll::expose(source);
+            epoll::hand_on(source);
         }
         let old = Old::of(to, source);
         let target = table::get(to);

@@ -48,7 +48,7 @@ use crate::changing::changing;
 use crate::desc::Desc;
 use crate::process::{self, is_guest_of_parent};
 use crate::side::{EXPECTED, SideState, clear_stands, state};
-use crate::{kernel, meet, stats, table, watchers};
+use crate::{epoll, kernel, meet, stats, table, watchers};
 
 /// Loans that can be taken back; what goes beyond stays counted.
 const RETURNABLE: usize = 32;
@@ -291,7 +291,11 @@ pub fn exec_failed(loan: &Loan) {
 /// Before a process is spawned by libc. What becomes of descriptors in between, libc alone knows.
 pub fn before_spawn(image: Image, actions: &Actions) -> Loan {
     let mut loan = Loan::new(true);
-    if !process::is_active() || is_guest_of_parent() {
+    if !process::is_active() {
+        return loan;
+    }
+    hand_sets_on(actions);
+    if is_guest_of_parent() {
         return loan;
     }
     meet::before_fork();
@@ -312,6 +316,17 @@ pub fn before_spawn(image: Image, actions: &Actions) -> Loan {
         });
     }
     loan
+}
+
+/// A list of actions gives a program also what is close-on-exec.
+fn hand_sets_on(actions: &Actions) {
+    if actions.names_any() {
+        table::for_each(|fd, desc| {
+            if actions.may_name(fd) {
+                epoll::hand_on(desc);
+            }
+        });
+    }
 }
 
 /// After it.
