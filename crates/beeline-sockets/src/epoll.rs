@@ -58,6 +58,8 @@ mod readiness;
 mod registration;
 mod set;
 mod spin;
+#[cfg(test)]
+mod tests;
 mod wait;
 mod waker;
 

@@ -5,14 +5,14 @@
  *
  * COUNT: 0 means until the standard input of who asks ends.
  * STYLE: how each waits for a message: recv, poll, or epoll by level, edge or oneshot; spawned is oneshot where a
- * program was started before. */
+ * program was started before, fired is oneshot beside FIRED connections that were told of and are not asked for again. */
 #define _GNU_SOURCE
 #include <spawn.h>
 #include <sys/epoll.h>
 
 #include "guest.h"
 
-enum { BYTES = 64, LOOK_EVERY = 64 };
+enum { BYTES = 64, LOOK_EVERY = 64, FIRED = 100 };
 
 struct waiter {
     const char *style;
@@ -25,7 +25,7 @@ static int is(const struct waiter *waiter, const char *style) {
 }
 
 static int is_oneshot(const struct waiter *waiter) {
-    return is(waiter, "oneshot") || is(waiter, "spawned");
+    return is(waiter, "oneshot") || is(waiter, "spawned") || is(waiter, "fired");
 }
 
 static void start_a_program(void) {
@@ -35,6 +35,23 @@ static void start_a_program(void) {
     CHECK(posix_spawnp(&child, "true", NULL, NULL, arguments, environ) == 0 && status_of(child) == 0);
 }
 
+/* Adds connections that stay as they are after their one shot. */
+static void fire_many(int set) {
+    struct epoll_event events[FIRED];
+    for (int i = 0; i < FIRED; i++) {
+        int ends[2];
+        struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT};
+        pair(ends);
+        CHECK(epoll_ctl(set, EPOLL_CTL_ADD, ends[1], &event) == 0);
+        CHECK(send(ends[0], "m", 1, 0) == 1);
+    }
+    for (int fired = 0; fired < FIRED;) {
+        int count = epoll_wait(set, events, FIRED, -1);
+        CHECK(count > 0);
+        fired += count;
+    }
+}
+
 static struct waiter waits(const char *style, int fd) {
     struct waiter waiter = {.style = style, .fd = fd, .set = -1, .event = {.events = EPOLLIN, .data.fd = fd}};
     if (!is(&waiter, "recv") && !is(&waiter, "poll")) {
@@ -42,6 +59,7 @@ static struct waiter waits(const char *style, int fd) {
         waiter.set = epoll_create1(EPOLL_CLOEXEC);
         CHECK(waiter.set >= 0);
         if (is(&waiter, "spawned")) start_a_program();
+        if (is(&waiter, "fired")) fire_many(waiter.set);
         CHECK(epoll_ctl(waiter.set, EPOLL_CTL_ADD, fd, &waiter.event) == 0);
     }
     return waiter;

@@ -135,6 +135,10 @@ pub(super) fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u3
             return cool_inner(desc.fd.load(Relaxed), inner, entry, depth + 1);
         }
         Kind::Lane if !entry.fired.load(Relaxed) => {}
+        Kind::Lane => {
+            set.make_cold(entry);
+            return Armed::Sleep;
+        }
         _ => return Armed::Sleep,
     }
     let mut since = since(entry, desc);

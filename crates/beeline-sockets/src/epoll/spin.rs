@@ -54,7 +54,7 @@ impl Call {
     /// Looks again and again until something is to be told, or the budget is spent.
     pub(super) fn spin(&mut self, patience: &mut Patience) -> Spun {
         let set = self.set;
-        let cold = self.is_cold();
+        let mut cold = self.is_cold();
         let budget = set.budget_anew();
         // What put off its look although the set spins did so for a peer that is near.
         let for_near = self.owes_look && budget.is_open();
@@ -69,6 +69,7 @@ impl Call {
         budget.spin_by(1, patience, || {
             // A set with nothing hot spins on the kernel alone: a bell or a client that comes within the budget is
             // spared a sleep.
+            cold = cold && self.is_cold();
             let now = ticks();
             let owed = self.owes_look;
             if cold || owed || now.wrapping_sub(looked) > pause {

@@ -404,8 +404,11 @@ impl Call {
         let asked = entry.events.load(Relaxed);
         if asked & (EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE) == 0 {
             entry.place.store(set.next_place(), Relaxed);
-        } else {
-            self.note_told(fd, entry, desc, asked);
+        } else if self.note_told(fd, entry, desc, asked) {
+            // It has nothing to tell until the next shot is asked for, which makes it hot again.
+            set.told_last.store(fd, Relaxed);
+            set.make_cold(entry);
+            return;
         }
         if set.hot_last.load(Relaxed) != fd {
             set.make_cold(entry);
@@ -414,8 +417,9 @@ impl Call {
     }
 
     /// Notes of a member that is not told of again as long as it is ready, or not to everybody, that it was told.
+    /// Whether that was its one shot.
     #[inline]
-    fn note_told(&mut self, fd: i32, entry: &Entry, desc: &Desc, asked: u32) {
+    fn note_told(&mut self, fd: i32, entry: &Entry, desc: &Desc, asked: u32) -> bool {
         let is_once = asked & (EPOLLET | EPOLLONESHOT) != 0;
         entry.place.store(if is_once { 0 } else { self.set.next_place() }, Relaxed);
         if asked & EPOLLEXCLUSIVE != 0 {
@@ -427,6 +431,7 @@ impl Call {
             }
             drain_fired(self.set, fd, entry);
         }
+        asked & EPOLLONESHOT != 0
     }
 
     pub(super) fn push(&mut self, event: epoll_event) {

@@ -3,7 +3,7 @@
 //! | step | who makes it |
 //! |---|---|
 //! | [`Set::make_hot`] | whoever learns that there may be something to report; at the end of the list |
-//! | [`Set::make_cold`] | who has armed it, or removes it |
+//! | [`Set::make_cold`] | who has armed it, removes it, or has told of its one shot (`EPOLLONESHOT`) |
 //! | [`Heat::look_in_vain`], [`Heat::reset_idle_looks`] | a wait that looks at it |
 //!
 //! All of them under the set's lock.
