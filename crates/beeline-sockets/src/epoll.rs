@@ -22,11 +22,11 @@
 //!    mask differs or not. As in the kernel, an edge reports the whole mask.
 //! 7. The kernel is asked, without waiting, at each wait, unless the wait will most likely sleep, and so ask it then:
 //!    nothing hot is ready, the set does not spin (or only for a peer that is near), and the kernel had nothing of its
-//!    own to tell for [`limits::FEW_WAITS`]. Only a set of which the kernel had nothing to tell in
-//!    [`limits::BUSY_WAITS`] waits is asked after [`limits::LOOK_TICKS_MIN`], and while that finds nothing, up to
-//!    [`limits::LOOK_TICKS_MAX`], so that hot lanes cannot starve the rest. A spin that finds nothing asks it every
-//!    [`limits::SPIN_LOOK_TICKS`]: it has nothing better to do, and cold lanes ring. If hot lanes filled the app's
-//!    array the last time, the kernel is asked first.
+//!    own to tell for [`limits::FEW_WAITS`], or, where nothing is hot, nothing at once the last time. Only a set of
+//!    which the kernel had nothing to tell in [`limits::BUSY_WAITS`] waits is asked after [`limits::LOOK_TICKS_MIN`],
+//!    and while that finds nothing, up to [`limits::LOOK_TICKS_MAX`], so that hot lanes cannot starve the rest. A spin
+//!    that finds nothing asks it every [`limits::SPIN_LOOK_TICKS`]: it has nothing better to do, and cold lanes ring.
+//!    If hot lanes filled the app's array the last time, the kernel is asked first.
 //! 8. A bell that finds its lane hot already would be told at each look. If nobody sleeps on the lane it is taken out;
 //!    so are the bells of what has been read before a wait sleeps, and that of a member that has been told its one shot
 //!    ([`bells`]).

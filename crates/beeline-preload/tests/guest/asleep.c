@@ -5,7 +5,8 @@
  *
  * COUNT: 0 means until the standard input of who asks ends.
  * STYLE: how each waits for a message: recv, poll, or epoll by level, edge or oneshot; spawned is oneshot where a
- * program was started before, fired is oneshot beside FIRED connections that were told of and are not asked for again. */
+ * program was started before, fired is oneshot beside FIRED connections that were told of and are not asked for again,
+ * tcp is by level where the connection has no lane. */
 #define _GNU_SOURCE
 #include <spawn.h>
 #include <sys/epoll.h>
@@ -107,6 +108,8 @@ static void ask(const char *style, int port, int count) {
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int small = 4096;
+    if (!strcmp(style, "tcp")) CHECK(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small) == 0);
     CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
     struct waiter waiter = waits(style, fd);
     char message[BYTES] = "", answer[BYTES];

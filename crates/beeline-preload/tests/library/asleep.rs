@@ -107,3 +107,9 @@ fn a_sleep_on_a_set_costs_a_call_or_two_after_a_program_was_started() {
 fn a_sleep_on_a_set_costs_a_call_or_two_beside_many_that_have_fired() {
     a_sleep_costs_a_call_or_two("fired", "epoll_pwait2");
 }
+
+/// One, as over TCP, where no lane is in the set.
+#[test]
+fn a_sleep_on_a_set_of_the_kernel_s_costs_what_it_costs_there() {
+    a_sleep_costs_a_call_or_two("tcp", "epoll_pwait2");
+}

@@ -10,7 +10,8 @@ pub(super) const LOOK_TICKS_MIN: u64 = 50_000;
 pub(super) const LOOK_TICKS_MAX: u64 = 5_000_000;
 /// Time between two looks at the kernel of a spin that finds nothing: some 4 us. Its bells wake lanes that are cold.
 pub(super) const SPIN_LOOK_TICKS: u64 = 10_000;
-/// Waits without such news after which a wait that is likely to sleep leaves the question to its sleep.
+/// Waits without such news after which a wait with hot members that is likely to sleep leaves the question to its
+/// sleep.
 pub(super) const FEW_WAITS: u32 = 8;
 /// A sleep in the place of a look that ends sooner, in ticks, has found what was there before: some 3 us.
 pub(super) const AT_ONCE_TICKS: u64 = 6_000;

@@ -7,6 +7,7 @@ use beeline_stats::Counter;
 use super::company;
 use super::limits::{BUSY_WAITS, FEW_WAITS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, QUIET_LOOKS};
 use super::readiness::readiness;
+use super::set::NIL;
 use super::wait::Call;
 use crate::desc::Desc;
 use crate::wait::ticks;
@@ -25,11 +26,17 @@ impl Call {
 
     /// Whether this wait is most likely to sleep: the kernel has had nothing of its own to tell for a while, the set
     /// does not spin, or only for a peer that is near, and no hot member has anything to report, as far as a few looks
-    /// tell.
+    /// tell. Where nothing is hot, nothing is armed in vain: then all that counts is whether the kernel had something
+    /// to tell at once when it was asked last.
     fn will_sleep(&mut self) -> bool {
         let set = self.set;
-        if set.busy_waits.load(Relaxed) < FEW_WAITS {
-            return false;
+        let finds = if set.hot_first.load(Relaxed) == NIL {
+            set.tells_at_once.load(Relaxed)
+        } else {
+            set.busy_waits.load(Relaxed) < FEW_WAITS
+        };
+        if finds || set.is_the_kernels() {
+            return !finds;
         }
         let _guard = set.lock.lock();
         if set.budget().is_open() && !self.peer_is_near(false) {
@@ -82,6 +89,7 @@ impl Call {
             self.departures = self.set.departed.count();
             // SAFETY: filled <= max, so the rest of the app's array is writable for that many events.
             let count = unsafe { kernel::epoll_now(self.epfd, self.events.add(filled), room as i32) }?;
+            self.set.tells_at_once.store(count != 0, Relaxed);
             let news = self.look_at_company();
             if count == 0 {
                 self.set.looked.store(0, Relaxed);

@@ -117,6 +117,8 @@ pub struct Set {
     pub lone_lane: AtomicI32,
     /// Waits in a row that found hot connections.
     pub busy_waits: AtomicU32,
+    /// Whether the kernel had something to tell at once when it was asked last.
+    pub tells_at_once: AtomicBool,
     /// Who began to fill the array of the last wait, if it became full: 0 if not, otherwise [`LANES_BEGAN`] or
     /// [`KERNEL_BEGAN`].
     pub crowded: AtomicU8,
@@ -181,6 +183,7 @@ impl Set {
         self.hot_last.store(NIL, Relaxed);
         self.hot_lanes.store(0, Relaxed);
         self.busy_waits.store(0, Relaxed);
+        self.tells_at_once.store(false, Relaxed);
         self.crowded.store(0, Relaxed);
         self.known.store(0, Relaxed);
         self.lanes.store(0, Relaxed);

@@ -98,32 +98,32 @@ unsafe fn run(epfd: i32, events: *mut epoll_event, max: i32, deadline: Deadline,
     }
 }
 
-/// One call that waits.
+/// One call that waits. What begins as zero lies together: each call writes it at once.
 pub(super) struct Call {
     pub(super) epfd: i32,
     pub(super) set: &'static Set,
     pub(super) events: *mut epoll_event,
     pub(super) max: usize,
     pub(super) filled: usize,
-    /// Whether locks of other sets, around this one, may be held.
-    pub(super) is_inside: bool,
-    /// Tells this call's reports from those of others; 0 before the first look at the members.
-    pub(super) number: u32,
     /// How many members had left when the kernel was asked last.
     pub(super) departures: u32,
+    /// Tells this call's reports from those of others; 0 before the first look at the members.
+    pub(super) number: u32,
+    /// Whether locks of other sets, around this one, may be held.
+    pub(super) is_inside: bool,
     /// Where the kernel's own events stand among the others.
     pub(super) own: Option<KernelEvents>,
     /// Whether there was news of lanes, or of a listener's clients.
     pub(super) ours: bool,
     /// Whether a look at the kernel was due and put off, as nothing was ready: the call's spin or its sleep makes it.
     pub(super) owes_look: bool,
-    /// Whether somebody may sleep who is not woken by what woke this call: the set is in another one, or a connection
-    /// was told that others watch.
-    may_be_awaited: bool,
     /// Whether the last sleep was in the place of that look, and found at once what was there.
     pub(super) was_a_look: bool,
     /// Whether the kernel has told of room that there is not, and will do so again at once.
     pub(super) told_in_vain: bool,
+    /// Whether somebody may sleep who is not woken by what woke this call: the set is in another one, or a connection
+    /// was told that others watch.
+    may_be_awaited: bool,
 }
 
 impl Call {
@@ -172,9 +172,10 @@ impl Call {
         if !full && !kernel_begins && now {
             self.look()?;
         }
-        if full || crowded != 0 {
-            let began = if kernel_begins { KERNEL_BEGAN } else { LANES_BEGAN };
-            self.set.crowded.store(if full { began } else { 0 }, Relaxed);
+        if full {
+            self.set.crowded.store(if kernel_begins { KERNEL_BEGAN } else { LANES_BEGAN }, Relaxed);
+        } else if crowded != 0 {
+            self.set.crowded.store(0, Relaxed);
         }
         if self.filled == 0 && follow::catch_up() {
             self.look()?;
@@ -307,6 +308,7 @@ impl Call {
             unsafe { kernel::epoll_sleep(epfd, events, max, timeout, mask) }
         });
         self.was_a_look = core::mem::take(&mut self.owes_look) && ticks().wrapping_sub(began) < AT_ONCE_TICKS;
+        self.set.tells_at_once.store(self.was_a_look, Relaxed);
         if self.was_a_look {
             // What comes between waits is better looked for before them: nothing is armed in vain then.
             self.set.busy_waits.store(0, Relaxed);
