@@ -6,14 +6,14 @@
  * COUNT: 0 means until the standard input of who asks ends.
  * STYLE: how each waits for a message: recv, poll, or epoll by level, edge or oneshot; spawned is oneshot where a
  * program was started before, fired is oneshot beside FIRED connections that were told of and are not asked for again,
- * tcp is by level where the connection has no lane. */
+ * tcp is by level where the connection has no lane, full is by edges of room, too, after a long answer. */
 #define _GNU_SOURCE
 #include <spawn.h>
 #include <sys/epoll.h>
 
 #include "guest.h"
 
-enum { BYTES = 64, LOOK_EVERY = 64, FIRED = 100 };
+enum { BYTES = 64, LOOK_EVERY = 64, FIRED = 100, LONG = 8 << 20 };
 
 struct waiter {
     const char *style;
@@ -56,7 +56,7 @@ static void fire_many(int set) {
 static struct waiter waits(const char *style, int fd) {
     struct waiter waiter = {.style = style, .fd = fd, .set = -1, .event = {.events = EPOLLIN, .data.fd = fd}};
     if (!is(&waiter, "recv") && !is(&waiter, "poll")) {
-        waiter.event.events |= is(&waiter, "edge") ? EPOLLET : is_oneshot(&waiter) ? EPOLLONESHOT : 0;
+        waiter.event.events |= is(&waiter, "edge") ? EPOLLET : is(&waiter, "full") ? EPOLLET | EPOLLOUT : is_oneshot(&waiter) ? EPOLLONESHOT : 0;
         waiter.set = epoll_create1(EPOLL_CLOEXEC);
         CHECK(waiter.set >= 0);
         if (is(&waiter, "spawned")) start_a_program();
@@ -83,6 +83,42 @@ static int receive(struct waiter *waiter, char *message, int may_end) {
     return received != 0;
 }
 
+/* What is to be told is told of. */
+static void hear_all(const struct waiter *waiter) {
+    struct epoll_event event;
+    while (epoll_wait(waiter->set, &event, 1, 0) == 1) continue;
+}
+
+/* The ring was full once, and all of it was read. */
+static void answer_at_length(const struct waiter *waiter) {
+    char *answer = calloc(1, LONG), message[BYTES];
+    struct epoll_event event;
+    CHECK(answer != NULL);
+    for (int sent = 0; sent < LONG;) {
+        ssize_t count = send(waiter->fd, answer + sent, LONG - sent, MSG_DONTWAIT);
+        CHECK(count > 0 || errno == EAGAIN);
+        if (count > 0) sent += count;
+        else CHECK(epoll_wait(waiter->set, &event, 1, -1) == 1);
+    }
+    free(answer);
+    CHECK(recv(waiter->fd, message, BYTES, 0) == BYTES);
+    hear_all(waiter);
+    CHECK(send(waiter->fd, message, BYTES, 0) == BYTES);
+}
+
+static void hear_at_length(int fd) {
+    usleep(50000);
+    char *answer = malloc(LONG), message[BYTES] = "";
+    CHECK(answer != NULL && recv(fd, answer, LONG, MSG_WAITALL) == LONG);
+    free(answer);
+    CHECK(send(fd, message, BYTES, 0) == BYTES && recv(fd, message, BYTES, 0) == BYTES);
+}
+
+/* In these styles each waits before it speaks, so that the other one sleeps by then, with nothing left to do. */
+static void pause_before_speech(const struct waiter *waiter) {
+    if (is(waiter, "beside") || is(waiter, "full")) usleep(200);
+}
+
 /* Whether nobody has a word for this program any more. */
 static int input_has_ended(void) {
     struct pollfd entry = {0, POLLIN, 0};
@@ -98,8 +134,10 @@ static void serve(const char *style, int count) {
     CHECK(fd >= 0);
     struct waiter waiter = waits(style, fd);
     char message[BYTES];
+    if (is(&waiter, "full")) answer_at_length(&waiter);
     for (int i = 0; i < count || count == 0; i++) {
         if (!receive(&waiter, message, count == 0)) break;
+        pause_before_speech(&waiter);
         CHECK(send(fd, message, BYTES, 0) == BYTES);
     }
 }
@@ -111,11 +149,14 @@ static void ask(const char *style, int port, int count) {
     int small = 4096;
     if (!strcmp(style, "tcp")) CHECK(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small) == 0);
     CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
+    if (!strcmp(style, "full")) hear_at_length(fd);
     struct waiter waiter = waits(style, fd);
     char message[BYTES] = "", answer[BYTES];
+    if (is(&waiter, "full")) hear_all(&waiter);
     for (int i = 0; i < count || count == 0; i++) {
         if (count == 0 && i % LOOK_EVERY == 0 && input_has_ended()) break;
         memcpy(message, &i, sizeof i);
+        pause_before_speech(&waiter);
         CHECK(send(fd, message, BYTES, 0) == BYTES);
         CHECK(receive(&waiter, answer, 0));
         CHECK(memcmp(message, answer, BYTES) == 0);

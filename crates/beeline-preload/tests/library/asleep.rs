@@ -113,3 +113,9 @@ fn a_sleep_on_a_set_costs_a_call_or_two_beside_many_that_have_fired() {
 fn a_sleep_on_a_set_of_the_kernel_s_costs_what_it_costs_there() {
     a_sleep_costs_a_call_or_two("tcp", "epoll_pwait2");
 }
+
+/// Also where the peer's ring was full once, of which a set was to tell.
+#[test]
+fn a_sleep_on_a_set_costs_a_call_or_two_by_edges_after_room_was_awaited() {
+    a_sleep_costs_a_call_or_two("full", "epoll_pwait2");
+}

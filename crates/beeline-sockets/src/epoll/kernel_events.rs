@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use libc::epoll_event;
 
 use super::bells::drain_bells;
-use super::events::{EPOLLHUP, EPOLLIN, EPOLLONESHOT};
+use super::events::{EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT};
 use super::faults::hear;
 use super::limits::LOOK_TICKS_MIN;
 use super::listeners::{arm_pair_again, disarm_pair};
@@ -200,7 +200,11 @@ impl Call {
                 return;
             }
         } else {
+            let is_known = hears_of_known_room(entry, desc, events);
             make_exact(self.epfd, fd, entry);
+            if is_known && events == libc::EPOLLOUT as u32 {
+                return;
+            }
             let was_hot = entry.heat.is_hot();
             self.set.make_hot(fd, entry);
             desc.show_cpu();
@@ -258,6 +262,22 @@ impl Call {
         }
         true
     }
+}
+
+/// Whether the kernel tells a member that counts edges of room that was told of before. It does so for each bell that
+/// the peer takes out, once room was awaited; from the second time on without room between it is not to any more. Room
+/// that comes again soon, as it does in a stream, has it go on.
+fn hears_of_known_room(entry: &Entry, desc: &Desc, events: u32) -> bool {
+    if events & libc::EPOLLOUT as u32 == 0 || entry.events.load(Relaxed) & EPOLLET == 0 {
+        return false;
+    }
+    let is_known =
+        !entry.seen.is_fresh() && desc.pace.fulls() == entry.seen.fulls() && io::writable_hint(desc, desc.side());
+    if entry.known_room.swap(is_known, Relaxed) && is_known {
+        // Whoever finds the ring full after that look has the kernel watch again, behind the set's lock.
+        entry.kernel_out.store(false, Relaxed);
+    }
+    is_known
 }
 
 /// What the kernel reports of a lane's anchor now, of what it was told to watch.

@@ -263,6 +263,7 @@ impl Set {
         entry.dead.store(false, Relaxed);
         entry.hung.store(false, Relaxed);
         entry.kernel_out.store(false, Relaxed);
+        entry.known_room.store(false, Relaxed);
         entry.registered.forget();
         entry.fault.set(None);
         entry.place.store(0, Relaxed);

@@ -22,6 +22,8 @@ pub struct Entry {
     pub hung: AtomicBool,
     /// Whether the kernel watches the anchor for `EPOLLOUT`.
     pub kernel_out: AtomicBool,
+    /// Whether it told of room the last time, and of none that was news.
+    pub known_room: AtomicBool,
     /// A fault of the peer that nobody has dealt with yet.
     pub fault: FaultCell,
     /// Whether the app has deleted the entry and the kernel still has it. Then it is not in use.
