@@ -168,7 +168,7 @@ fn sleep_until_ready(
             None => {}
             Some(Woken::Ready(found)) => {
                 let in_vain = heard(fds, shadow, held, &patience);
-                if is_all_told(fds, shadow, held) {
+                if fills_all(fds, shadow, held) {
                     merge(fds, shadow);
                     match count_ready(fds) {
                         0 => {}
@@ -195,16 +195,24 @@ fn sleep_until_ready(
     }
 }
 
-/// Whether what ended a sleep tells all that there is to tell: only the kernel has something to say of the entries, and
-/// which of them are listeners, and so whose further descriptors its answers are, has not changed meanwhile.
-fn is_all_told(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>) -> bool {
+/// Whether what ended a sleep and the lanes' rings tell all that there is to tell: which entries are lanes, and which
+/// are listeners, and so whose further descriptors the kernel's answers are, has not changed meanwhile. Fills in what
+/// lanes have to say; what the kernel says of their anchors is no answer to the app.
+fn fills_all(fds: &mut [pollfd], shadow: &mut [pollfd], held: &Held<'_>) -> bool {
     let mut listeners = 0;
-    fds.iter().zip(shadow).enumerate().all(|(index, (entry, place))| {
+    fds.iter_mut().zip(shadow).enumerate().all(|(index, (entry, place))| {
+        let desc = table::get(entry.fd);
+        if let Some(lane) = desc.filter(|desc| desc.is_lane()) {
+            place.revents = 0;
+            let revents = readiness(entry).filter(|_| held.holds(index, lane));
+            entry.revents = revents.unwrap_or(0);
+            return revents.is_some();
+        }
         // What was a lane when the question was laid out, if only for that moment, was not asked about for what it is
         // now.
         let is_asked = place.fd == entry.fd && place.events == entry.events;
         is_asked
-            && match table::get(entry.fd) {
+            && match desc {
                 Some(desc) if desc.kind() == Kind::Listener => {
                     listeners += 1;
                     listeners == 1 && held.holds(index, desc)

@@ -6,7 +6,8 @@
  * COUNT: 0 means until the standard input of who asks ends.
  * STYLE: how each waits for a message: recv, poll, or epoll by level, edge or oneshot; spawned is oneshot where a
  * program was started before, fired is oneshot beside FIRED connections that were told of and are not asked for again,
- * tcp is by level where the connection has no lane, full is by edges of room, too, after a long answer. */
+ * tcp is by level where the connection has no lane, full is by edges of room, too, after a long answer; beside
+ * is poll with a pipe beside. */
 #define _GNU_SOURCE
 #include <spawn.h>
 #include <sys/epoll.h>
@@ -55,8 +56,10 @@ static void fire_many(int set) {
 
 static struct waiter waits(const char *style, int fd) {
     struct waiter waiter = {.style = style, .fd = fd, .set = -1, .event = {.events = EPOLLIN, .data.fd = fd}};
-    if (!is(&waiter, "recv") && !is(&waiter, "poll")) {
-        waiter.event.events |= is(&waiter, "edge") ? EPOLLET : is(&waiter, "full") ? EPOLLET | EPOLLOUT : is_oneshot(&waiter) ? EPOLLONESHOT : 0;
+    if (!is(&waiter, "recv") && !is(&waiter, "poll") && !is(&waiter, "beside")) {
+        if (is(&waiter, "edge") || is(&waiter, "full")) waiter.event.events |= EPOLLET;
+        if (is(&waiter, "full")) waiter.event.events |= EPOLLOUT;
+        if (is_oneshot(&waiter)) waiter.event.events |= EPOLLONESHOT;
         waiter.set = epoll_create1(EPOLL_CLOEXEC);
         CHECK(waiter.set >= 0);
         if (is(&waiter, "spawned")) start_a_program();
@@ -71,6 +74,11 @@ static int receive(struct waiter *waiter, char *message, int may_end) {
     if (is(waiter, "poll")) {
         struct pollfd entry = {waiter->fd, POLLIN, 0};
         CHECK(poll(&entry, 1, -1) == 1);
+    } else if (is(waiter, "beside")) {
+        static int pipes[2];
+        if (pipes[1] == 0) CHECK(pipe(pipes) == 0);
+        struct pollfd entries[] = {{waiter->fd, POLLIN, 0}, {pipes[0], POLLIN, 0}};
+        CHECK(poll(entries, 2, -1) == 1 && entries[0].revents == POLLIN);
     } else if (waiter->set >= 0) {
         struct epoll_event events[2];
         CHECK(epoll_wait(waiter->set, events, 2, -1) == 1);
