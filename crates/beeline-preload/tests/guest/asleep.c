@@ -7,9 +7,11 @@
  * STYLE: how each waits for a message: recv, poll, or epoll by level, edge or oneshot; spawned is oneshot where a
  * program was started before, fired is oneshot beside FIRED connections that were told of and are not asked for again,
  * tcp is by level where the connection has no lane, full is by edges of room, too, after a long answer; beside
- * is poll with a pipe beside. */
+ * is poll with a pipe beside, threads is oneshot where who answers waits in two threads. */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <spawn.h>
+#include <stdatomic.h>
 #include <sys/epoll.h>
 
 #include "guest.h"
@@ -27,7 +29,7 @@ static int is(const struct waiter *waiter, const char *style) {
 }
 
 static int is_oneshot(const struct waiter *waiter) {
-    return is(waiter, "oneshot") || is(waiter, "spawned") || is(waiter, "fired");
+    return is(waiter, "oneshot") || is(waiter, "spawned") || is(waiter, "fired") || is(waiter, "threads");
 }
 
 static void start_a_program(void) {
@@ -133,6 +135,21 @@ static int input_has_ended(void) {
     return poll(&entry, 1, 0) == 1;
 }
 
+static atomic_int left;
+
+/* Answers in turns with another thread, until the last answer ends the program. */
+static void *answer_in_turns(void *unused) {
+    struct waiter *waiter = unused;
+    char message[BYTES];
+    for (;;) {
+        struct epoll_event event;
+        CHECK(epoll_wait(waiter->set, &event, 1, -1) == 1);
+        CHECK(recv(waiter->fd, message, BYTES, 0) == BYTES && send(waiter->fd, message, BYTES, 0) == BYTES);
+        if (--left == 0) exit(0);
+        CHECK(epoll_ctl(waiter->set, EPOLL_CTL_MOD, waiter->fd, &waiter->event) == 0);
+    }
+}
+
 static void serve(const char *style, int count) {
     struct sockaddr_in address;
     int door = listener(&address);
@@ -143,6 +160,12 @@ static void serve(const char *style, int count) {
     struct waiter waiter = waits(style, fd);
     char message[BYTES];
     if (is(&waiter, "full")) answer_at_length(&waiter);
+    if (is(&waiter, "threads")) {
+        pthread_t other;
+        left = count;
+        CHECK(pthread_create(&other, NULL, answer_in_turns, &waiter) == 0);
+        answer_in_turns(&waiter);
+    }
     for (int i = 0; i < count || count == 0; i++) {
         if (!receive(&waiter, message, count == 0)) break;
         pause_before_speech(&waiter);

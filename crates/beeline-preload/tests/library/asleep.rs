@@ -126,3 +126,9 @@ fn a_sleep_on_a_set_costs_a_call_or_two_by_edges_after_room_was_awaited() {
 fn a_sleep_in_poll_beside_a_pipe_costs_a_call_or_two() {
     a_sleep_costs_a_call_or_two("beside", "ppoll");
 }
+
+/// And one of two threads is woken.
+#[test]
+fn a_sleep_of_two_threads_on_a_set_costs_a_call_or_two_by_one_shot() {
+    a_sleep_costs_a_call_or_two("threads", "epoll_pwait2");
+}

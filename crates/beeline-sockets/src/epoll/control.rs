@@ -143,7 +143,7 @@ fn modify_unlocked(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event) -> O
         let may_be_told =
             |entry: &&Entry| entry.desc().is_some_and(Desc::is_lane) || entry.events.load(Relaxed) & EPOLLONESHOT == 0;
         if let Some(entry) = set.find(fd).filter(may_be_told) {
-            tell_again(epfd, fd, entry);
+            tell_again(epfd, set, fd, entry);
         }
     }
     Some(outcome)

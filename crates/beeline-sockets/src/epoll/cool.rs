@@ -212,7 +212,7 @@ pub(super) fn arm_entry(
     if out && !entry.kernel_out.swap(true, Relaxed) {
         watch(epfd, set, fd, entry);
     } else if out && takes_no_bells(desc) && entry.registered.events().is_some() {
-        make_exact(epfd, fd, entry);
+        make_exact(epfd, set, fd, entry);
     }
     let sleep = company::sleep_for(set, entry, desc);
     if sleep != 0 && desc.side().rx.sleep() == sleep {

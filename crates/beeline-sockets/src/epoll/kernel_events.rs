@@ -201,7 +201,7 @@ impl Call {
             }
         } else {
             let is_known = hears_of_known_room(entry, desc, events);
-            make_exact(self.epfd, fd, entry);
+            make_exact(self.epfd, self.set, fd, entry);
             if is_known && events == libc::EPOLLOUT as u32 {
                 return;
             }
@@ -250,7 +250,7 @@ impl Call {
         let Some(entry) = self.set.find(fd).filter(is_it) else { return false };
         if in_vain {
             if entry.events.load(Relaxed) & EPOLLONESHOT != 0 && !entry.fired.load(Relaxed) {
-                arm_pair_again(self.epfd, fd, entry);
+                arm_pair_again(self.epfd, self.set, fd, entry);
             }
             return false;
         }

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use super::events::{EPOLLET, EPOLLIN, EPOLLONESHOT};
 use super::registration::{EPOLLEXCLUSIVE, pause, tell_again};
-use super::set::Entry;
+use super::set::{Entry, Set};
 use crate::desc::Kind;
 use crate::{Errno, kernel};
 
@@ -31,8 +31,8 @@ pub(super) fn watch_hidden(epfd: i32, entry: &Entry, hidden: i32) {
 }
 
 /// The kernel has told of a listener once, as it was asked, and the app is not told of it: that did not count.
-pub(super) fn arm_pair_again(epfd: i32, fd: i32, entry: &Entry) {
-    tell_again(epfd, fd, entry);
+pub(super) fn arm_pair_again(epfd: i32, set: &Set, fd: i32, entry: &Entry) {
+    tell_again(epfd, set, fd, entry);
     hidden_of(entry, |hidden| {
         let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
         watch_hidden(epfd, entry, hidden);

@@ -144,7 +144,7 @@ fn hear_of_ends(epfd: i32, set: &Set, depth: u32) -> bool {
         match is_end {
             _ if shared => {}
             true => deregister_dead(epfd, fd, entry),
-            false => make_exact(epfd, fd, entry),
+            false => make_exact(epfd, set, fd, entry),
         }
     });
     ready

@@ -7,8 +7,9 @@
 //!
 //! 1. The kernel is never told less than is asked. A change that asks for more goes to the kernel at once, and so does
 //!    one of the app's data, by which the kernel's events are known.
-//! 2. The kernel may be told more: a change that asks for nothing more is kept from it. Of edges, one shot and
-//!    exclusive members it is told exactly what is asked; only a change that changes nothing is kept from it.
+//! 2. The kernel may be told more: a change that asks for nothing more is kept from it. Of edges and exclusive members
+//!    it is told exactly what is asked; only a change that changes nothing is kept from it. Members of one shot it
+//!    watches by edges, so that each bell wakes one of several threads, and may be told more of them.
 //! 3. `EPOLL_CTL_DEL` may leave the kernel's registration behind. The member is *parked*: to the app it is not there,
 //!    and `EPOLL_CTL_ADD` goes on with what the kernel knows. Only what is watched by level is parked.
 //! 4. The first event of a parked member takes it out of the kernel's set, and the first event beyond what is asked of
@@ -52,7 +53,7 @@ pub(super) const EPOLLEXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 const EXACT: u32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | libc::EPOLLWAKEUP as u32;
 
 /// What the kernel is to watch an entry's fd for.
-fn wanted(fd: i32, entry: &Entry) -> u32 {
+fn wanted(set: &Set, fd: i32, entry: &Entry) -> u32 {
     let mut events = entry.events.load(Relaxed);
     let Some(desc) = entry.desc().filter(|desc| desc.is_lane()) else {
         return asked_of_kernel(events, entry.desc());
@@ -66,7 +67,11 @@ fn wanted(fd: i32, entry: &Entry) -> u32 {
         events |= EPOLLIN;
     }
     let awaits_room = events & WRITABLE != 0 && entry.kernel_out.load(Relaxed);
-    // One-shot is ours to keep: the kernel's would end the watch at the first bell.
+    // One-shot is ours to keep: the kernel's would end the watch at the first bell. A bell by level would wake another
+    // thread that sleeps on the set as soon as one has taken it, for what has fired by then.
+    if events & (EPOLLONESHOT | EPOLLEXCLUSIVE) == EPOLLONESHOT && set.is_private() {
+        events |= EPOLLET;
+    }
     events &= !(EPOLLONESHOT | WRITABLE | EPOLLRDNORM | EPOLLPRI);
     if awaits_room {
         events |= EPOLLOUT;
@@ -106,9 +111,12 @@ pub(super) fn asked_of_kernel(events: u32, desc: Option<&Desc>) -> u32 {
     if is_kept { events & !EPOLLONESHOT } else { events }
 }
 
-/// Whether a kernel that was told `told` need not be told `wanted`.
-fn covers(told: u32, wanted: u32) -> bool {
-    told == wanted || (told | wanted) & EXACT == 0 && told & wanted == wanted
+/// Whether a kernel that was told `told` of an entry need not be told `wanted`.
+fn covers(entry: &Entry, told: u32, wanted: u32) -> bool {
+    // An edge beyond what a shot was asked for is not missed: each shot that is asked for is judged anew.
+    let apart = if entry.events.load(Relaxed) & EPOLLONESHOT != 0 { EPOLLET } else { 0 };
+    let is_alike = (told | wanted) & EXACT & !apart == 0 && (told ^ wanted) & apart == 0;
+    told == wanted || is_alike && told & wanted == wanted
 }
 
 /// Has the kernel watch an entry's fd for what is asked of it. False if the kernel refuses.
@@ -116,9 +124,9 @@ pub(super) fn watch(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
     if entry.dead.load(Relaxed) {
         return true;
     }
-    let wanted = wanted(fd, entry);
+    let wanted = wanted(set, fd, entry);
     let known = entry.registered.events().filter(|_| entry.registered.is_under(entry.data.load(Relaxed)));
-    if known.is_some_and(|told| covers(told, wanted)) && set.is_private() {
+    if known.is_some_and(|told| covers(entry, told, wanted)) && set.is_private() {
         return true;
     }
     tell(epfd, fd, entry, wanted)
@@ -126,11 +134,11 @@ pub(super) fn watch(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
 
 /// The kernel has reported an event of an entry, or may go on doing so: if it was told more than is asked, that ends
 /// here.
-pub(super) fn make_exact(epfd: i32, fd: i32, entry: &Entry) {
+pub(super) fn make_exact(epfd: i32, set: &Set, fd: i32, entry: &Entry) {
     if entry.dead.load(Relaxed) {
         return;
     }
-    let wanted = wanted(fd, entry);
+    let wanted = wanted(set, fd, entry);
     if entry.registered.events().unwrap_or(0) != wanted {
         tell(epfd, fd, entry, wanted);
     }
@@ -157,12 +165,12 @@ pub(super) fn pause_hung(epfd: i32, fd: i32, entry: &Entry) {
 
 /// The kernel may have been told something else of an entry than the table says: it is told that again. The set is
 /// locked.
-pub(super) fn tell_again(epfd: i32, fd: i32, entry: &Entry) {
+pub(super) fn tell_again(epfd: i32, set: &Set, fd: i32, entry: &Entry) {
     if !entry.desc().is_some_and(Desc::is_lane) {
-        let event = libc::epoll_event { events: wanted(fd, entry), u64: entry.data.load(Relaxed) };
+        let event = libc::epoll_event { events: wanted(set, fd, entry), u64: entry.data.load(Relaxed) };
         let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, Some(event));
     } else if !entry.dead.load(Relaxed) && entry.registered.events().is_some() {
-        tell(epfd, fd, entry, wanted(fd, entry));
+        tell(epfd, fd, entry, wanted(set, fd, entry));
     }
 }
 
