@@ -32,6 +32,7 @@ mod readiness;
 mod receive;
 mod receiving;
 mod send;
+mod sendfile;
 mod sending;
 mod shutdown;
 mod sleeps;
@@ -58,9 +59,10 @@ pub(crate) use readiness::{
 };
 pub use receive::{read, read_the_long_way, readv, recv, recv_at_once, recv_the_long_way, recvfrom};
 pub use send::{send, send_at_once, send_the_long_way, sendto, write, write_the_long_way, writev};
+pub use sendfile::sendfile;
 pub(crate) use shutdown::shutdown;
 pub(crate) use sleeps::{PollSleep, alarm_poller, next_number, poller_sleeps};
-pub use transfer::{sendfile, splice};
+pub use transfer::splice;
 pub(crate) use urgent::{at_mark, own, set_inline, unread as unread_bytes};
 pub(crate) use zerocopy::tells as tells_completions;
 
