@@ -144,6 +144,18 @@ fn nothing_more(side: &SideState) -> Result<usize, Outcome> {
     end_of_stream(side).map(|()| 0).map_err(Outcome::Fail)
 }
 
+/// What a splice from a lane returns that is over because the peer lied: nothing that the ring says is believed any
+/// more, and what was moved before it is told first.
+#[cold]
+fn poisoned(guard: RxGuard, moved: usize) -> Result<usize, Outcome> {
+    let side = guard.side;
+    drop(guard);
+    if moved != 0 {
+        return Ok(moved);
+    }
+    side.take_error().map_or(Ok(0), |errno| Err(Outcome::Fail(errno)))
+}
+
 /// What a splice into a pipe returns that nobody reads.
 #[cold]
 fn unread_pipe() -> Outcome {
@@ -167,6 +179,9 @@ fn into_pipe(given: i32, end: &Pipe, count: usize, nonblocking: bool, buffer: &m
             None if moved != 0 => return Ok(moved),
             None => return Err(left(given, desc, 0)),
         };
+        if guard.side.is(state::POISONED) {
+            return poisoned(guard, moved);
+        }
         let (fd, side) = (pin.fd(given), guard.side);
         let room = buffer.len().min(count - moved);
         let found = match copy_movable(&guard, &mut buffer[..room]) {
