@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use beeline_lane::{End, LaneMemory};
 use beeline_shm::SideMemory;
 use beeline_sockets::desc::{DESCS, Kind};
-use beeline_sockets::side::SideState;
+use beeline_sockets::side::{SideState, state};
 use beeline_sockets::{Outcome, calls, epoll, io, kernel, life, meet, options, table};
 
 /// The two fds of a fresh lane: client's and server's.
@@ -392,4 +392,23 @@ fn a_receive_from_a_liar_ends() {
 #[test]
 fn a_splice_from_a_liar_ends() {
     received_from_a_liar(|server| splice(server, a_pipe()[1], 16));
+}
+
+/// The door has died, and another thread is about to begin again over TCP: what is sent meanwhile stays in the ring, as
+/// that thread will find it.
+#[test]
+fn a_send_while_another_thread_begins_again_resets_nothing() {
+    let [client, server] = lane_pair();
+    let desc = table::get(client).unwrap();
+    desc.lane().set_flags(End::Server, 0);
+    table::set(server, None).unwrap();
+    // SAFETY: ours, and nothing leads there any more.
+    unsafe { libc::close(server) };
+    desc.leaving.store(true, Relaxed);
+    assert_eq!(send(client, b"hello"), Outcome::Done(5));
+    assert_eq!(send(client, b"again"), Outcome::Done(5));
+    let side = desc.side();
+    assert!(!side.is(state::RESET | state::PEER_CLOSED));
+    assert_eq!((side.error.load(Relaxed), side.tx.tail()), (0, 10));
+    desc.leaving.store(false, Relaxed);
 }

@@ -265,7 +265,8 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
             return Break(self.left());
         }
         let side = desc.side();
-        if failure == Fault::Gone && !side.is(state::RESET) {
+        // Where another thread takes the connection over to TCP nothing has ended: this send goes on with it.
+        if failure == Fault::Gone && side.is(state::PEER_CLOSED) && !side.is(state::RESET) {
             // The peer may read what was announced before its bell is rung, and close: then this send was not too late.
             if sent == total && desc.lane().head(desc.end().peer()) == side.tx.tail() {
                 return Break(Outcome::Done(sent as isize));

@@ -68,6 +68,30 @@ fn bytes_are_carried_over_when_the_server_closes_its_listener() {
     begins_again(4096, false);
 }
 
+/// TCP's queue has one place, which is taken: it takes a second until the client's reader is connected, and its other
+/// thread sends meanwhile.
+#[test]
+fn bytes_that_another_thread_sends_while_one_begins_again_are_carried_over() {
+    let (listener, address, server, first) = stalled_server();
+    let mut client = Role::new("together").set("ADDRESS", &address).start();
+    assert_eq!(client.line(), "written");
+    assert_eq!(client.carried().accelerated, 1, "{}", client.carried());
+    // SAFETY: plain numbers.
+    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+    let in_the_way = std::net::TcpStream::connect(&address).unwrap();
+    server.signal(libc::SIGKILL);
+    drop(server);
+    client.go();
+    assert_eq!(client.line(), "true");
+    drop(listener.accept().unwrap());
+    let tcp = std::thread::spawn(move || answer_over_tcp(&listener));
+    assert_eq!(client.line(), "tcp before and meanwhile");
+    client.end();
+    tcp.join().unwrap();
+    drop(in_the_way);
+    drop(first);
+}
+
 #[test]
 fn bytes_of_a_client_that_closes_after_the_door_died_arrive() {
     use std::io::Read;
