@@ -84,6 +84,14 @@ unsafe fn send_many_rights(fd: c_int, messages: *mut mmsghdr, count: c_uint, fla
     Outcome::Done(unsafe { life::send_many(messages, count, |message| sendmsg(fd, message, flags)) })
 }
 
+/// `outcome`, where the kernel may be asked to do the call with this number as well.
+fn kernel_with(fd: c_int, outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::Kernel => life::refusal(fd).map_or(Outcome::Kernel, Outcome::Fail),
+        outcome => outcome,
+    }
+}
+
 hooks! {
     fn read: (fd: c_int, buffer: *mut c_void, length: usize) -> isize [fd, at_once io::recv_at_once(fd, buffer.cast(), length, 0)] =>
         io::read_the_long_way(fd, buffer.cast(), length);
@@ -156,9 +164,10 @@ hooks! {
     fn __recvfrom_chk: (fd: c_int, buffer: *mut c_void, length: usize, room: usize, flags: c_int, address: *mut sockaddr, address_length: *mut socklen_t) -> isize [fd] =>
         if length > room { Outcome::Kernel } else { io::recvfrom(fd, buffer.cast(), length, flags, address, address_length) };
 
+    // Of these two numbers either may be a lane, which another holder may have demoted during the call, too.
     fn sendfile | sendfile64: (to: c_int, from: c_int, offset: *mut off_t, count: usize) -> isize [to] =>
-        io::sendfile(to, from, offset, count);
+        kernel_with(from, io::sendfile(to, from, offset, count));
 
     fn splice: (from: c_int, from_offset: *mut i64, to: c_int, to_offset: *mut i64, count: usize, flags: c_uint) -> isize [from] =>
-        life::refusal(to).map_or_else(|| io::splice(from, from_offset, to, to_offset, count, flags), Outcome::Fail);
+        life::refusal(to).map_or_else(|| kernel_with(to, io::splice(from, from_offset, to, to_offset, count, flags)), Outcome::Fail);
 }

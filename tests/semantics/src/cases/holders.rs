@@ -23,6 +23,8 @@ pub const GROUP: Group = Group {
         Case::new("killed_without_proc", FAMILY, killed_without_proc).on_any_path(),
         Case::new("killed_while_it_sends_urgently", FAMILY, killed_while_it_sends_urgently),
         Case::new("replaced_while_it_sends", FAMILY, replaced_while_it_sends),
+        Case::new("given_to_a_program_while_a_splice_waits", FAMILY, given_to_a_program_while_a_splice_waits),
+        Case::new("given_to_a_program_while_a_sendfile_waits", FAMILY, given_to_a_program_while_a_sendfile_waits),
         Case::new("stopped_in_accept", FAMILY, stopped_in_accept).on_any_path(),
         Case::new("busy_in_a_handler_in_accept", FAMILY, busy_in_a_handler_in_accept).on_any_path(),
     ],
@@ -214,6 +216,16 @@ fn killed_without_proc(v: Variant) {
     }
 }
 
+fn become_another_program() {
+    // SAFETY: live strings, ended by a null pointer.
+    unsafe { libc::execl(c"/bin/sleep".as_ptr(), c"sleep".as_ptr(), c"60".as_ptr(), std::ptr::null::<i8>()) };
+}
+
+fn await_another_program(process: i32) {
+    let name = format!("/proc/{process}/comm");
+    until("the other program runs", || std::fs::read_to_string(&name).is_ok_and(|name| name.trim() == "sleep"));
+}
+
 /// Another thread of the process that sends executes a program, which does not get the connection.
 fn replaced_while_it_sends(v: Variant) {
     sys::sigaction(libc::SIGALRM, interrupt, 0);
@@ -226,10 +238,7 @@ fn replaced_while_it_sends(v: Variant) {
                 unsafe { libc::fcntl(client.raw, libc::F_SETFD, libc::FD_CLOEXEC) };
                 std::thread::spawn(move || {
                     sys::read(reader, &mut [0]);
-                    // SAFETY: live strings, ended by a null pointer.
-                    unsafe {
-                        libc::execl(c"/bin/sleep".as_ptr(), c"sleep".as_ptr(), c"60".as_ptr(), std::ptr::null::<i8>())
-                    };
+                    become_another_program();
                 });
                 send_greedily(client, 64);
             });
@@ -237,13 +246,57 @@ fn replaced_while_it_sends(v: Variant) {
         };
         let replace = |victim: i32| {
             sys::write(writer, b"x");
-            let name = format!("/proc/{victim}/comm");
-            until("the other program runs", || std::fs::read_to_string(&name).is_ok_and(|name| name.trim() == "sleep"));
+            await_another_program(victim);
         };
         trace!("sent: {}", round(v, number, fork, replace, sends));
         sys::close(reader);
         sys::close(writer);
     }
+}
+
+/// Gives a connection to a program as its input while a thread of this process waits in `moves`, which is to end with
+/// the bytes that come after that.
+fn given_to_a_program(connection: Fd, moves: impl FnOnce() -> sys::Ret + Send + 'static, comes: impl FnOnce()) {
+    let (tell, told) = std::sync::mpsc::channel();
+    let mover = std::thread::spawn(move || {
+        let _ = tell.send(sys::thread_id());
+        moves().to_string()
+    });
+    if let Ok(thread) = told.recv() {
+        await_asleep(thread);
+    }
+    let child = sys::fork(|| {
+        sys::dup2(connection.raw, 0);
+        become_another_program();
+        1
+    });
+    await_another_program(child.value as i32);
+    comes();
+    trace!("moved {}", mover.join().unwrap_or_default());
+    sys::kill(child.value as i32, libc::SIGKILL);
+    finish(child);
+}
+
+fn given_to_a_program_while_a_splice_waits(v: Variant) {
+    let (client, server) = v.pair();
+    let (_, [out, into]) = sys::pipe2(libc::O_CLOEXEC);
+    let moves = move || sys::splice(out, None, client.raw, None, 10, 0);
+    given_to_a_program(client, moves, || {
+        sys::write(into, b"from a pipe");
+        recv(server, 10, libc::MSG_WAITALL);
+    });
+    send(client, b"and after", 0);
+    recv(server, 9, libc::MSG_WAITALL);
+}
+
+fn given_to_a_program_while_a_sendfile_waits(v: Variant) {
+    let (client, server) = v.pair();
+    let (_, [out, into]) = sys::pipe2(libc::O_CLOEXEC);
+    let moves = move || sys::sendfile(into, server.raw, None, 11);
+    given_to_a_program(server, moves, || {
+        send(client, b"into a pipe", 0);
+        read(Fd::new(out, "pipe"), 20);
+    });
 }
 
 /// Says that a handler runs.
