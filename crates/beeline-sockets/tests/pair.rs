@@ -1,6 +1,9 @@
 //! Both ends of a lane in one process, made without meeting: sending, receiving and waiting on their own.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU32,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use std::time::{Duration, Instant};
 
 use beeline_lane::{End, LaneMemory};
@@ -411,4 +414,48 @@ fn a_send_while_another_thread_begins_again_resets_nothing() {
     assert!(!side.is(state::RESET | state::PEER_CLOSED));
     assert_eq!((side.error.load(Relaxed), side.tx.tail()), (0, 10));
     desc.leaving.store(false, Relaxed);
+}
+
+/// A peer that sends a byte and shuts its half, again and again, while another thread peeks without rest: a look at the
+/// ring that came too early for the byte is not the last one before the end is told.
+#[test]
+fn a_peek_does_not_tell_of_the_end_before_the_last_byte() {
+    const ROUNDS: u32 = 200_000;
+    static ROUND: AtomicU32 = AtomicU32::new(0);
+    let [_client, server] = lane_pair();
+    let (lane, side) = (table::get(server).unwrap().lane(), table::get(server).unwrap().side());
+    let peer = std::thread::spawn(move || {
+        for round in 1..ROUNDS {
+            while ROUND.load(Acquire) < round {
+                std::hint::spin_loop();
+            }
+            if ROUND.load(Acquire) == ROUNDS {
+                break;
+            }
+            (0..round % 64).for_each(|_| std::hint::spin_loop());
+            lane.set_cursor(End::Client, beeline_lane::Cursor { tail: round, base: 0 });
+            lane.set_flags(End::Client, beeline_lane::flags::FIN);
+        }
+    });
+    let (began, mut early) = (Instant::now(), 0);
+    for round in (1..ROUNDS).take_while(|_| began.elapsed() < Duration::from_secs(2)) {
+        ROUND.store(round, Release);
+        let mut byte = [0; 1];
+        let seen = loop {
+            let outcome = recv(server, &mut byte, libc::MSG_PEEK | libc::MSG_DONTWAIT);
+            if outcome != Outcome::fail(libc::EAGAIN) {
+                break outcome;
+            }
+        };
+        early += u32::from(seen != Outcome::Done(1));
+        assert_eq!(recv(server, &mut byte, 0), Outcome::Done(1));
+        while lane.flags(End::Client) & beeline_lane::flags::FIN == 0 {
+            std::hint::spin_loop();
+        }
+        lane.set_flags(End::Client, 0);
+        side.state.fetch_and(!state::PEER_FIN, Relaxed);
+    }
+    ROUND.store(ROUNDS, Release);
+    peer.join().unwrap();
+    assert_eq!(early, 0);
 }

@@ -131,7 +131,7 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
         // look at the cursor tells whether the ring is drained.
         observe(desc, side);
         if receive_over(side) {
-            if !was_over && !self.peeks() {
+            if !was_over {
                 return Continue(());
             }
             drop(guard);
