@@ -275,8 +275,9 @@ fn out_of_pipe(end: &Pipe, given: i32, count: usize, nonblocking: bool, buffer: 
                 Err(Outcome::Fail(Errno(libc::EAGAIN))) if !nonblocking => continue,
                 taken => taken?,
             };
-            // SAFETY: the buffer holds that many bytes.
-            return match unsafe { send::send(fd, buffer.as_ptr(), part, 0) } {
+            // The pin's connection, as the number may lead to somebody else's by now.
+            let source = core::iter::once(Source::from(&buffer[..part]));
+            return match pin.while_waiting(|| sending::send_pinned(given, &pin, 0, part, source)) {
                 Outcome::Done(sent) => Ok(moved + sent as usize),
                 _ if moved != 0 => Ok(moved),
                 outcome => Err(outcome),
