@@ -12,6 +12,9 @@ use beeline_sockets::desc::{DESCS, Kind};
 use beeline_sockets::side::{SideState, state};
 use beeline_sockets::{Outcome, calls, epoll, io, kernel, life, meet, options, table};
 
+#[path = "pair/splices.rs"]
+mod splices;
+
 /// The two fds of a fresh lane: client's and server's.
 fn lane_pair() -> [i32; 2] {
     let mut fds = [-1; 2];
@@ -362,39 +365,6 @@ fn send_to_one_that_goes(read: u32) -> (Outcome, i32) {
 fn a_peer_that_reads_all_and_closes_before_its_bell_is_rung_has_closed_in_good_order() {
     assert_eq!(send_to_one_that_goes(5), (Outcome::Done(5), 0));
     assert_eq!(send_to_one_that_goes(0), (Outcome::Done(5), libc::EPIPE));
-}
-
-fn splice(from: i32, to: i32, count: usize) -> Outcome {
-    // SAFETY: no offsets.
-    unsafe { io::splice(from, std::ptr::null(), to, std::ptr::null(), count, 0) }
-}
-
-fn a_pipe() -> [i32; 2] {
-    let mut ends = [-1; 2];
-    // SAFETY: room for two descriptors.
-    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
-    ends
-}
-
-/// What the peer has made up is the end of the connection for any call, which does not look at it again and again.
-fn received_from_a_liar(receive: fn(i32) -> Outcome) {
-    let [_client, server] = lane_pair();
-    let lane = table::get(server).unwrap().lane();
-    lane.set_cursor(End::Client, beeline_lane::Cursor { tail: 2 << 20, base: 0 });
-    let (tell, told) = std::sync::mpsc::channel();
-    std::thread::spawn(move || tell.send([receive(server), receive(server)]));
-    let found = told.recv_timeout(Duration::from_secs(10)).expect("it returns");
-    assert_eq!(found, [Outcome::fail(libc::ECONNRESET), Outcome::OK]);
-}
-
-#[test]
-fn a_receive_from_a_liar_ends() {
-    received_from_a_liar(|server| recv(server, &mut [0; 16], 0));
-}
-
-#[test]
-fn a_splice_from_a_liar_ends() {
-    received_from_a_liar(|server| splice(server, a_pipe()[1], 16));
 }
 
 /// The door has died, and another thread is about to begin again over TCP: what is sent meanwhile stays in the ring, as

@@ -3,9 +3,10 @@
 //! 1. A thread may have 16 KiB of stack (`PTHREAD_STACK_MIN`), and a handler of signals half of that. So the bytes lie
 //!    in memory of the process's own, of which there is enough for some calls at a time. The others map some for
 //!    themselves, or get a little of their stacks where there is nothing to map.
-//! 2. A place is claimed and given back by whoever uses it, and nobody waits for one. Where a call never comes back, as
-//!    its thread was cancelled or a handler jumps out of it, its place is given back all the same. In the child of a
-//!    `fork` the places stay taken that other threads had at that moment.
+//! 2. A place is claimed and given back by whoever uses it, and nobody waits for one. Nor does a call wait with one for
+//!    its connection, but for sendfile(2), whose part has been read. Where a call never comes back, as its thread was
+//!    cancelled or a handler jumps out of it, its place is given back all the same. In the child of a `fork` the places
+//!    stay taken that other threads had at that moment.
 //! 3. It begins with a page, as files want that are read past the cache (`O_DIRECT`); that on a stack does not.
 
 use core::cell::UnsafeCell;

@@ -21,10 +21,9 @@ use super::pipe::Pipe;
 use super::readiness::receive_over;
 use super::receive;
 use super::receiving::{self, end_of_stream};
-use super::send::{self};
-use super::{sending, urgent};
+use super::{send, sending, urgent};
 use crate::anchor::Anchor;
-use crate::desc::{Desc, RxGuard};
+use crate::desc::{Desc, Pin, RxGuard, TxGuard};
 use crate::ending::{Next, observe};
 use crate::side::{SideState, state};
 use crate::wait::{Patience, Woken};
@@ -79,11 +78,9 @@ pub unsafe fn splice(
     }
     let nonblocking = flags & libc::SPLICE_F_NONBLOCK != 0 || pipe_flags & libc::O_NONBLOCK != 0;
     let count = count.min(TRANSFER_MAX);
-    let moved = with_part(|part| {
-        Pipe::with(pipe, |end| match out_of_lane {
-            true => into_pipe(from, end, count, nonblocking, part),
-            false => out_of_pipe(end, to, count, nonblocking, part),
-        })
+    let moved = Pipe::with(pipe, |end| match out_of_lane {
+        true => into_pipe(from, end, count, nonblocking),
+        false => out_of_pipe(end, to, count, nonblocking),
     });
     match moved {
         Ok(moved) => Outcome::Done(moved as isize),
@@ -163,8 +160,78 @@ fn unread_pipe() -> Outcome {
     Outcome::fail(libc::EPIPE)
 }
 
+/// What came of a look at pipe and ring, with memory for a part.
+enum Look {
+    Moved {
+        bytes: usize,
+        /// Whether there may be more.
+        goes_on: bool,
+    },
+    /// The ring has no bytes, or no room.
+    Nothing,
+    /// An urgent byte comes next, or one to pass over.
+    Mark,
+    /// What the pipe has said.
+    Refused(Errno),
+}
+
+/// Moves a part out of the ring into the pipe.
+fn move_some(guard: &RxGuard, fd: i32, end: &Pipe, most: usize, part: &mut [u8]) -> Result<Look, Fault> {
+    let room = part.len().min(most);
+    let found = match copy_movable(guard, &mut part[..room])? {
+        None => return Ok(Look::Mark),
+        Some(0) => return Ok(Look::Nothing),
+        Some(found) => found,
+    };
+    let taken = match end.put(&mut part[..found]) {
+        Ok(taken) => taken,
+        Err(errno) => return Ok(Look::Refused(errno)),
+    };
+    // A fault is found again by the next look, which is the next call's.
+    let is_skipped = peeked::skip(guard, taken, &Anchor(fd)) == Ok(taken);
+    receive::account(guard.desc, guard.side, taken);
+    Ok(Look::Moved { bytes: taken, goes_on: taken == found && is_skipped })
+}
+
+/// Moves a part out of the pipe into the ring.
+fn fill_up(guard: &TxGuard, fd: i32, end: &Pipe, most: usize, part: &mut [u8]) -> Result<Look, Fault> {
+    // One for both: what it holds back may change.
+    let writer = guard.writer();
+    let room = part.len().min(writer.free()? as usize).min(most);
+    if room == 0 {
+        return Ok(Look::Nothing);
+    }
+    let taken = match end.take(&mut part[..room]) {
+        Ok(taken) => taken,
+        Err(errno) => return Ok(Look::Refused(errno)),
+    };
+    // There is room for all of it: nobody else writes, and room only grows. A peer that is gone took it before it went.
+    let tail = guard.side.tx.tail();
+    let _ = writer.write(Source::from(&part[..taken]), &Anchor(fd));
+    send::account(guard.desc, guard.side, guard.side.tx.tail().wrapping_sub(tail));
+    Ok(Look::Moved { bytes: taken, goes_on: true })
+}
+
+/// Sends a part of the pipe's bytes, or none, over a connection that is over. `None` where the pipe is empty. No lock
+/// may be held.
+#[cold]
+fn send_in_vain(end: &Pipe, given: i32, pin: &Pin, most: usize, part: &mut [u8]) -> Result<Option<usize>, Outcome> {
+    let room = part.len().min(most);
+    let taken = match if room == 0 { Ok(0) } else { end.take(&mut part[..room]) } {
+        Ok(taken) => taken,
+        Err(Errno(libc::EAGAIN)) => return Ok(None),
+        Err(errno) => return Err(Outcome::Fail(errno)),
+    };
+    // The pin's connection, as the number may lead to somebody else's by now.
+    let source = core::iter::once(Source::from(&part[..taken]));
+    match pin.while_waiting(|| sending::send_pinned(given, pin, 0, taken, source)) {
+        Outcome::Done(sent) => Ok(Some(sent as usize)),
+        outcome => Err(outcome),
+    }
+}
+
 /// From a lane into a pipe: `tcp_splice_read` (Linux net/ipv4/tcp.c) after `wait_for_space` (fs/splice.c).
-fn into_pipe(given: i32, end: &Pipe, count: usize, nonblocking: bool, buffer: &mut [u8]) -> Result<usize, Outcome> {
+fn into_pipe(given: i32, end: &Pipe, count: usize, nonblocking: bool) -> Result<usize, Outcome> {
     let desc = table::get(given).ok_or(Outcome::Kernel)?;
     let Some(pin) = guards::pin(given, desc) else { return Err(left(given, desc, 0)) };
     let mut patience: Option<Patience> = None;
@@ -183,14 +250,24 @@ fn into_pipe(given: i32, end: &Pipe, count: usize, nonblocking: bool, buffer: &m
             return poisoned(guard, moved);
         }
         let (fd, side) = (pin.fd(given), guard.side);
-        let room = buffer.len().min(count - moved);
-        let found = match copy_movable(&guard, &mut buffer[..room]) {
-            Ok(Some(found)) => found,
-            Ok(None) if pass_replaced(&guard, fd) => continue,
-            Ok(None) => {
+        match with_part(|part| move_some(&guard, fd, end, count - moved, part)) {
+            Ok(Look::Moved { bytes, goes_on }) => {
+                moved += bytes;
+                if moved == count || !goes_on {
+                    return Ok(moved);
+                }
+                continue;
+            }
+            Ok(Look::Nothing) => {}
+            Ok(Look::Mark) if pass_replaced(&guard, fd) => continue,
+            Ok(Look::Mark) => {
                 drop(guard);
                 return if moved != 0 { Ok(moved) } else { at_urgent_byte(desc, side) };
             }
+            Ok(Look::Refused(_)) if moved != 0 => return Ok(moved),
+            // Somebody else filled the pipe; it is waited for again.
+            Ok(Look::Refused(Errno(libc::EAGAIN))) if !nonblocking => continue,
+            Ok(Look::Refused(errno)) => return Err(Outcome::Fail(errno)),
             Err(failure) => {
                 drop(guard);
                 if fault(fd, desc, failure, 0) == Next::Kernel {
@@ -198,24 +275,6 @@ fn into_pipe(given: i32, end: &Pipe, count: usize, nonblocking: bool, buffer: &m
                 }
                 continue;
             }
-        };
-        if found != 0 {
-            match end.put(&mut buffer[..found]) {
-                Ok(taken) => {
-                    // A fault is found again by the next look, which is the next call's.
-                    let is_skipped = peeked::skip(&guard, taken, &Anchor(fd)) == Ok(taken);
-                    receive::account(desc, side, taken);
-                    moved += taken;
-                    if moved == count || taken < found || !is_skipped {
-                        return Ok(moved);
-                    }
-                }
-                Err(_) if moved != 0 => return Ok(moved),
-                // Somebody else filled the pipe; it is waited for again.
-                Err(Errno(libc::EAGAIN)) if !nonblocking => {}
-                Err(errno) => return Err(Outcome::Fail(errno)),
-            }
-            continue;
         }
         if moved != 0 {
             return Ok(moved);
@@ -248,7 +307,7 @@ fn into_pipe(given: i32, end: &Pipe, count: usize, nonblocking: bool, buffer: &m
 }
 
 /// From a pipe into a lane: `splice_to_socket` (Linux fs/splice.c).
-fn out_of_pipe(end: &Pipe, given: i32, count: usize, nonblocking: bool, buffer: &mut [u8]) -> Result<usize, Outcome> {
+fn out_of_pipe(end: &Pipe, given: i32, count: usize, nonblocking: bool) -> Result<usize, Outcome> {
     let desc = table::get(given).ok_or(Outcome::Kernel)?;
     let Some(pin) = guards::pin(given, desc) else { return Err(left(given, desc, 0)) };
     let mut patience: Option<Patience> = None;
@@ -269,44 +328,31 @@ fn out_of_pipe(end: &Pipe, given: i32, count: usize, nonblocking: bool, buffer: 
         let broken = side.is(state::RESET | state::SHUT_WR) || side.error.load(Relaxed) != 0;
         if broken || dead::peer_reads_no_more(&guard) {
             // Nothing is taken out of the pipe for an error; a peer that reads no more takes one part.
+            let most = if broken { 0 } else { count - moved };
             drop(guard);
-            let part = match if broken { Ok(0) } else { take(end, buffer, count - moved) } {
-                Err(_) if moved != 0 => return Ok(moved),
-                Err(Outcome::Fail(Errno(libc::EAGAIN))) if !nonblocking => continue,
-                taken => taken?,
-            };
-            // The pin's connection, as the number may lead to somebody else's by now.
-            let source = core::iter::once(Source::from(&buffer[..part]));
-            return match pin.while_waiting(|| sending::send_pinned(given, &pin, 0, part, source)) {
-                Outcome::Done(sent) => Ok(moved + sent as usize),
+            return match with_part(|part| send_in_vain(end, given, &pin, most, part)) {
+                Ok(Some(sent)) => Ok(moved + sent),
                 _ if moved != 0 => Ok(moved),
-                outcome => Err(outcome),
+                // Somebody else emptied the pipe; it is waited for again.
+                Ok(None) if !nonblocking => continue,
+                Ok(None) => Err(Outcome::fail(libc::EAGAIN)),
+                Err(outcome) => Err(outcome),
             };
         }
-        // One for both: what it holds back may change.
-        let writer = guard.writer();
-        let free = match writer.free() {
-            Ok(free) => free as usize,
+        match with_part(|part| fill_up(&guard, fd, end, count - moved, part)) {
+            Ok(Look::Moved { bytes, .. }) => {
+                moved += bytes;
+                continue;
+            }
+            Ok(Look::Nothing | Look::Mark) => {}
+            Ok(Look::Refused(_)) if moved != 0 => return Ok(moved),
+            Ok(Look::Refused(Errno(libc::EAGAIN))) if !nonblocking => continue,
+            Ok(Look::Refused(errno)) => return Err(Outcome::Fail(errno)),
             Err(failure) => {
                 drop(guard);
                 fault(fd, desc, failure, 0);
                 continue;
             }
-        };
-        if free != 0 {
-            let part = match take(end, buffer, free.min(count - moved)) {
-                Err(_) if moved != 0 => return Ok(moved),
-                // Somebody else emptied the pipe; it is waited for again.
-                Err(Outcome::Fail(Errno(libc::EAGAIN))) if !nonblocking => continue,
-                taken => taken?,
-            };
-            // There is room for all of it: nobody else writes, and room only grows. A peer that is gone took it
-            // before it went.
-            let tail = side.tx.tail();
-            let _ = writer.write(Source::from(&buffer[..part]), &Anchor(fd));
-            send::account(desc, side, side.tx.tail().wrapping_sub(tail));
-            moved += part;
-            continue;
         }
         if side.nonblock.load(Relaxed) != 0 {
             match sending::full(fd, desc, guard, moved) {
@@ -327,10 +373,4 @@ fn out_of_pipe(end: &Pipe, given: i32, count: usize, nonblocking: bool, buffer: 
         }
     }
     Ok(moved)
-}
-
-/// Takes what the pipe holds, up to `most` bytes.
-fn take(pipe: &Pipe, buffer: &mut [u8], most: usize) -> Result<usize, Outcome> {
-    let part = buffer.len().min(most);
-    pipe.take(&mut buffer[..part]).map_err(Outcome::Fail)
 }
