@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{Fault, Since, Source};
 
-use super::blocking::{Waited, wait_readable, wait_writable};
+use super::blocking::{HeldUp, Waited, wait_readable, wait_writable};
 use super::call::{TRANSFER_MAX, left};
 use super::dead;
 use super::faults::fault;
@@ -23,7 +23,7 @@ use super::receive;
 use super::receiving::{self, end_of_stream};
 use super::{send, sending, urgent};
 use crate::anchor::Anchor;
-use crate::desc::{Desc, Pin, RxGuard, TxGuard};
+use crate::desc::{Desc, Pin, RxGuard, TxGuard, Unlocked};
 use crate::ending::{Next, observe};
 use crate::side::{SideState, state};
 use crate::wait::{Patience, Woken};
@@ -153,6 +153,45 @@ fn poisoned(guard: RxGuard, moved: usize) -> Result<usize, Outcome> {
     side.take_error().map_or(Ok(0), |errno| Err(Outcome::Fail(errno)))
 }
 
+fn rcv_patience(side: &SideState) -> Patience {
+    Patience::timeout(side.rcv_timeout_ns.load(Relaxed))
+}
+
+fn snd_patience(side: &SideState) -> Patience {
+    Patience::timeout(side.snd_timeout_ns.load(Relaxed))
+}
+
+/// Whether to nap once more while another process, which may have been stopped, has the direction.
+fn may_nap(
+    held_up: &mut HeldUp,
+    patience: &mut Option<Patience>,
+    desc: &Desc,
+    begun: fn(&SideState) -> Patience,
+    naps: u32,
+) -> bool {
+    let side = desc.side();
+    held_up.goes_on(patience.get_or_insert_with(|| begun(side)), side.nonblock.load(Relaxed) != 0, naps)
+}
+
+/// What a splice that has moved so many bytes returns where it does not get the direction.
+#[cold]
+fn not_locked(
+    unlocked: Unlocked,
+    held_up: HeldUp,
+    given: i32,
+    desc: &'static Desc,
+    moved: usize,
+) -> Result<usize, Outcome> {
+    let outcome = match unlocked {
+        Unlocked::Gone => left(given, desc, moved),
+        Unlocked::Busy(_) => held_up.outcome(moved),
+    };
+    match outcome {
+        Outcome::Done(_) => Ok(moved),
+        outcome => Err(outcome),
+    }
+}
+
 /// What a splice into a pipe returns that nobody reads.
 #[cold]
 fn unread_pipe() -> Outcome {
@@ -241,10 +280,10 @@ fn into_pipe(given: i32, end: &Pipe, count: usize, nonblocking: bool) -> Result<
         if moved == 0 && pin.while_waiting(wait)? & libc::POLLERR != 0 {
             return Err(unread_pipe());
         }
-        let guard = match desc.lock_rx() {
-            Some(guard) => guard,
-            None if moved != 0 => return Ok(moved),
-            None => return Err(left(given, desc, 0)),
+        let mut held_up = HeldUp::default();
+        let guard = match desc.await_rx(|naps| may_nap(&mut held_up, &mut patience, desc, rcv_patience, naps)) {
+            Ok(guard) => guard,
+            Err(unlocked) => return not_locked(unlocked, held_up, given, desc, moved),
         };
         if guard.side.is(state::POISONED) {
             return poisoned(guard, moved);
@@ -295,9 +334,9 @@ fn into_pipe(given: i32, end: &Pipe, count: usize, nonblocking: bool) -> Result<
                 Continue(()) => continue,
             }
         }
-        let timeout = side.rcv_timeout_ns.load(Relaxed);
+        // With the lock held: a handler that was put off runs when it is let go, and is one that came during this call.
+        let patience = patience.get_or_insert_with(|| rcv_patience(side));
         drop(guard);
-        let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
         match wait_readable(given, &pin, Since::Read, 0, patience) {
             Waited::Again | Waited::Handled => {}
             Waited::Kernel => return Err(left(given, desc, 0)),
@@ -319,8 +358,10 @@ fn out_of_pipe(end: &Pipe, given: i32, count: usize, nonblocking: bool) -> Resul
             Ok(revents) if revents & libc::POLLIN == 0 => return Ok(moved),
             Ok(_) => {}
         }
-        let Some(guard) = desc.lock_tx() else {
-            return if moved != 0 { Ok(moved) } else { Err(left(given, desc, 0)) };
+        let mut held_up = HeldUp::default();
+        let guard = match desc.await_tx(|naps| may_nap(&mut held_up, &mut patience, desc, snd_patience, naps)) {
+            Ok(guard) => guard,
+            Err(unlocked) => return not_locked(unlocked, held_up, given, desc, moved),
         };
         let fd = pin.fd(given);
         let side = guard.side;
@@ -361,9 +402,9 @@ fn out_of_pipe(end: &Pipe, given: i32, count: usize, nonblocking: bool) -> Resul
                 Continue(()) => continue,
             }
         }
-        let timeout = side.snd_timeout_ns.load(Relaxed);
+        // With the lock held: a handler that was put off runs when it is let go, and is one that came during this call.
+        let patience = patience.get_or_insert_with(|| snd_patience(side));
         drop(guard);
-        let patience = patience.get_or_insert_with(|| Patience::timeout(timeout));
         match wait_writable(given, &pin, patience) {
             Waited::Again => {}
             _ if moved != 0 => return Ok(moved),

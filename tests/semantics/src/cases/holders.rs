@@ -18,6 +18,8 @@ pub const GROUP: Group = Group {
     name: "holders",
     cases: &[
         Case::new("stopped_while_it_sends", FAMILY, stopped_while_it_sends),
+        Case::new("stopped_while_it_splices_in", FAMILY, stopped_while_it_splices_in),
+        Case::new("stopped_while_it_splices_out", FAMILY, stopped_while_it_splices_out),
         Case::new("stopped_while_it_waits_for_room", FAMILY, stopped_while_it_waits_for_room),
         Case::new("killed_in_another_pid_namespace", FAMILY, killed_in_another_pid_namespace),
         Case::new("killed_without_proc", FAMILY, killed_without_proc).on_any_path(),
@@ -124,6 +126,70 @@ fn stopped_while_it_sends(v: Variant) {
             (at_once.value == 1 || at_once.is(libc::EAGAIN)) && (patiently.value == 1 || patiently.is(libc::EINTR))
         });
         trace!("sent or interrupted: {fine}");
+    }
+}
+
+/// Whether splices between these two return in time, which `shared` is one of: a non-blocking one, and one that a
+/// signal interrupts.
+fn splices(from: i32, to: i32, shared: Fd) -> bool {
+    sys::set_nonblocking(shared.raw, true);
+    let at_once = sys::splice(from, None, to, None, 1, 0);
+    sys::set_nonblocking(shared.raw, false);
+    sys::alarm_ms(200, 0);
+    let patiently = sys::splice(from, None, to, None, 1, 0);
+    sys::alarm_ms(0, 0);
+    (at_once.value == 1 || at_once.is(libc::EAGAIN)) && (patiently.value == 1 || patiently.is(libc::EINTR))
+}
+
+fn stopped_while_it_splices_in(v: Variant) {
+    sys::sigaction(libc::SIGALRM, interrupt, 0);
+    let (_, [out, into]) = sys::pipe2(0);
+    let greedy = |client: Fd, server: Fd| {
+        let child = sys::fork(|| {
+            let (_, [out, into]) = sys::pipe2(0);
+            sys::close(server.raw);
+            loop {
+                sys::write(into, &[0; 64]);
+                sys::splice(out, None, client.raw, None, 64, 0);
+            }
+        });
+        (child, child.value as i32)
+    };
+    for number in 0..ROUNDS {
+        sys::write(into, b"xy");
+        trace!("moved or interrupted: {}", round(v, number, greedy, stop, |client| splices(out, client.raw, client)));
+    }
+}
+
+fn stopped_while_it_splices_out(v: Variant) {
+    sys::sigaction(libc::SIGALRM, interrupt, 0);
+    let (_, [_out, into]) = sys::pipe2(0);
+    for number in 0..ROUNDS {
+        let (client, server) = v.pair();
+        let child = sys::fork(|| {
+            let (_, [out, into]) = sys::pipe2(0);
+            sys::close(client.raw);
+            loop {
+                sys::splice(server.raw, None, into, None, 64, 0);
+                sys::read(out, &mut [0; 64]);
+            }
+        });
+        let count = Arc::new(AtomicU64::new(0));
+        let counted = count.clone();
+        let sender = std::thread::spawn(move || {
+            while sys::send(client.raw, &[0; 64], libc::MSG_NOSIGNAL).value == 64 {
+                counted.fetch_add(64, Relaxed);
+            }
+        });
+        until("the child has received", || count.load(Relaxed) > 1_000_000 + 7_001 * number);
+        stop(child.value as i32);
+        trace!("moved or interrupted: {}", splices(server.raw, into, server));
+        sys::kill(child.value as i32, libc::SIGKILL);
+        sys::wait_for(child);
+        sys::shutdown(client.raw, libc::SHUT_RDWR);
+        let _ = sender.join();
+        sys::close(client.raw);
+        sys::close(server.raw);
     }
 }
 
