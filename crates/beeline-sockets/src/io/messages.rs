@@ -180,7 +180,7 @@ pub unsafe fn recvmmsg(
         Ok(deadline) => deadline,
         Err(errno) => return Outcome::Fail(errno),
     };
-    let Some(_pin) = guards::pin(fd, desc).filter(|_| desc.is_lane()) else { return Outcome::Kernel };
+    let Some(pin) = guards::pin(fd, desc).filter(|_| desc.is_lane()) else { return Outcome::Kernel };
     // do_recvmmsg() takes the pending error first, and leaves one that ends a call with messages for the next.
     let side = desc.side();
     observe(desc, side);
@@ -189,35 +189,38 @@ pub unsafe fn recvmmsg(
     {
         return Outcome::Fail(errno);
     }
-    let mut done = 0;
-    let mut flags = flags;
-    for index in 0..count as usize {
-        // SAFETY: entry `index` of `count`.
-        let entry = unsafe { &mut *messages.add(index) };
-        // SAFETY: the caller guarantees it.
-        match unsafe { recvmsg(fd, &raw mut entry.msg_hdr, flags & !libc::MSG_WAITFORONE) } {
-            Outcome::Done(got) => entry.msg_len = got as u32,
-            other if done == 0 => return other,
-            Outcome::Fail(errno) if errno != Errno(libc::EAGAIN) => {
-                side.error.store(errno.0, Relaxed);
+    // All of it is one wait, as any message's may not come back.
+    pin.while_waiting(|| {
+        let mut done = 0;
+        let mut flags = flags;
+        for index in 0..count as usize {
+            // SAFETY: entry `index` of `count`.
+            let entry = unsafe { &mut *messages.add(index) };
+            // SAFETY: the caller guarantees it.
+            match unsafe { recvmsg(fd, &raw mut entry.msg_hdr, flags & !libc::MSG_WAITFORONE) } {
+                Outcome::Done(got) => entry.msg_len = got as u32,
+                other if done == 0 => return other,
+                Outcome::Fail(errno) if errno != Errno(libc::EAGAIN) => {
+                    side.error.store(errno.0, Relaxed);
+                    break;
+                }
+                _ => break,
+            }
+            done += 1;
+            if flags & libc::MSG_WAITFORONE != 0 {
+                flags |= libc::MSG_DONTWAIT;
+            }
+            if let (Some(deadline), Some(timeout)) = (deadline, timeout.as_deref_mut()) {
+                let left_ns = deadline.saturating_sub(kernel::now_ns());
+                *timeout = wait::timespec(left_ns);
+                if left_ns == 0 {
+                    break;
+                }
+            }
+            if entry.msg_hdr.msg_flags & libc::MSG_OOB != 0 {
                 break;
             }
-            _ => break,
         }
-        done += 1;
-        if flags & libc::MSG_WAITFORONE != 0 {
-            flags |= libc::MSG_DONTWAIT;
-        }
-        if let (Some(deadline), Some(timeout)) = (deadline, timeout.as_deref_mut()) {
-            let left_ns = deadline.saturating_sub(kernel::now_ns());
-            *timeout = wait::timespec(left_ns);
-            if left_ns == 0 {
-                break;
-            }
-        }
-        if entry.msg_hdr.msg_flags & libc::MSG_OOB != 0 {
-            break;
-        }
-    }
-    Outcome::Done(done)
+        Outcome::Done(done)
+    })
 }

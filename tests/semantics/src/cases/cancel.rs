@@ -7,7 +7,7 @@ use crate::trace;
 use crate::traced::*;
 use crate::variant::Variant;
 use crate::with_all_waiters;
-use beeline_testkit::sys::{self, Cancellable};
+use beeline_testkit::sys::{self, Cancellable, Pieces};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 macro_rules! each_waiter {
@@ -18,21 +18,22 @@ macro_rules! each_waiter {
 
 const WAITERS: [Case; 16] = with_all_waiters!(each_waiter);
 
-const OTHERS: [Case; 8] = [
+const OTHERS: [Case; 9] = [
     Case::new("in_accept", FAMILY, in_accept),
     Case::new("in_accept_of_a_crowd", ONCE, in_accept_of_a_crowd),
     Case::new("in_send", FAMILY, in_send),
     Case::new("in_splice", ONCE, in_splice),
+    Case::new("in_recvmmsg", ONCE, in_recvmmsg),
     Case::new("before_the_call", ONCE, before_the_call),
     Case::new("when_disabled", ONCE, when_disabled),
     Case::new("one_of_two_receivers", FAMILY, one_of_two_receivers),
     Case::new("many_times", ONCE, many_times),
 ];
 
-const CASES: [Case; 24] = {
-    let mut cases = [OTHERS[0]; 24];
+const CASES: [Case; 25] = {
+    let mut cases = [OTHERS[0]; 25];
     let mut at = 0;
-    while at < 24 {
+    while at < 25 {
         cases[at] = if at < 16 { WAITERS[at] } else { OTHERS[at - 16] };
         at += 1;
     }
@@ -133,6 +134,30 @@ fn in_splice(v: Variant) {
         sys::splice(ends[0], None, client.raw, None, 10, 0);
     }));
     goes_on(client, server);
+}
+
+/// Nothing of the connection is left when it is closed.
+fn in_recvmmsg(v: Variant) {
+    let open = || std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    let listener = v.listener();
+    let mut before = 0;
+    for round in 0..40 {
+        let (client, server) = v.pair_on(listener);
+        let thread = Cancellable::start(move || {
+            THREAD.store(sys::thread_id(), Ordering::SeqCst);
+            sys::recvmmsg(server.raw, &mut [Pieces::of_lengths(&[8]), Pieces::of_lengths(&[8])], 0, -1);
+        });
+        until("the thread runs", || THREAD.swap(0, Ordering::SeqCst) != 0);
+        sys::send(client.raw, b"first", 0);
+        cancel(thread);
+        sys::close(client.raw);
+        sys::close(server.raw);
+        if round == 20 {
+            before = open();
+        }
+    }
+    let more = until("all are given back", || open() <= before + 5);
+    trace!("given back {more}");
 }
 
 static GO: AtomicBool = AtomicBool::new(false);
