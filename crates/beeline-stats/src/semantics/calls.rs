@@ -62,8 +62,8 @@ pub const CALLS: &[Row] = &[
     row(
         &["splice"],
         Accelerated,
-        "Between a connection and a pipe, from Linux 6.4 on; before, EINVAL, and programs copy.",
-        &["moving/", "urgent/spliced"],
+        "Bytes between a connection and a pipe are copied, in parts.",
+        &["moving/", "moving_pipes/", "urgent/spliced"],
     ),
     // Waiting.
     row(
