@@ -367,8 +367,8 @@ fn a_peer_that_reads_all_and_closes_before_its_bell_is_rung_has_closed_in_good_o
     assert_eq!(send_to_one_that_goes(0), (Outcome::Done(5), libc::EPIPE));
 }
 
-/// The door has died, and another thread is about to begin again over TCP: what is sent meanwhile stays in the ring, as
-/// that thread will find it.
+/// The door has died, and another thread is about to begin again over TCP: what is sent meanwhile, and rings as at the
+/// bridge's door, stays in the ring, as that thread will find it.
 #[test]
 fn a_send_while_another_thread_begins_again_resets_nothing() {
     let [client, server] = lane_pair();

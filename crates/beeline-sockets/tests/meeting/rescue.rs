@@ -69,7 +69,7 @@ fn bytes_are_carried_over_when_the_server_closes_its_listener() {
 }
 
 /// TCP's queue has one place, which is taken: it takes a second until the client's reader is connected, and its other
-/// thread sends meanwhile.
+/// thread sends meanwhile. That does not ring, as at a door of this host nothing does before the hello is taken.
 #[test]
 fn bytes_that_another_thread_sends_while_one_begins_again_are_carried_over() {
     let (listener, address, server, first) = stalled_server();
