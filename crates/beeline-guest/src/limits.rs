@@ -18,6 +18,8 @@
 //!    has to take the rings as they come, stops serving its door when three quarters of its share are gone.
 //! 4. **Address space and size of files** (`RLIMIT_AS`, `RLIMIT_FSIZE`). With the first of them set there are no lanes.
 //!    The other would raise `SIGXFSZ` when a memory file gets its size ([`beeline_shm::memfd::create`]).
+//! 5. **Memory that is counted strictly** (`vm.overcommit_memory`, [`overcommit`]). A page that the kernel then refuses
+//!    ends the program: there are no lanes. Where that is set while programs run they have lanes until the next look.
 //!
 //! All figures are this process's, atomics, and roughly right: nothing but the time at which a connection becomes TCP
 //! hangs on them. A child of `fork` goes on with its parent's, as it has its mappings.
@@ -26,6 +28,7 @@ mod cgroup;
 mod hostile;
 mod lockall;
 mod mappings;
+mod overcommit;
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -61,6 +64,11 @@ static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
 static HOSTILE: hostile::Pause = hostile::Pause::new();
 /// Whether mappings have ever been counted.
 static COUNTED: AtomicBool = AtomicBool::new(false);
+/// Whether memory is counted strictly: [`UNKNOWN`], [`NO`] or [`YES`].
+static STRICT: AtomicU32 = AtomicU32::new(UNKNOWN);
+const UNKNOWN: u32 = 0;
+const NO: u32 = 1;
+const YES: u32 = 2;
 /// Whether fresh memory was found locked.
 static LOCKED: AtomicBool = AtomicBool::new(false);
 
@@ -76,6 +84,24 @@ pub fn lane_ends(ring_bytes: u32) {
     RING_BYTES.fetch_sub(u64::from(ring_bytes), Relaxed);
 }
 
+/// Whether the kernel may refuse pages of shared memory, when that was looked at last.
+#[must_use]
+pub fn counts_memory_strictly() -> bool {
+    match STRICT.load(Relaxed) {
+        NO => false,
+        YES if !is_pause_over() => true,
+        _ => look_whether_strict(),
+    }
+}
+
+#[cold]
+fn look_whether_strict() -> bool {
+    LOOKED_NS.store(kernel::now_ns(), Relaxed);
+    let is_strict = overcommit::is_strict();
+    STRICT.store(if is_strict { YES } else { NO }, Relaxed);
+    is_strict
+}
+
 /// How large the rings of a new lane may be; `wanted` at most.
 ///
 /// # Errors
@@ -84,6 +110,9 @@ pub fn ring_bytes(wanted: u32) -> Result<u32, Reason> {
     let lanes = LANES.load(Relaxed);
     if lanes >= LOOK_AT.load(Relaxed) {
         look(lanes >= LOOK_STEP);
+    }
+    if counts_memory_strictly() {
+        return Err(Reason::OvercommitStrict);
     }
     if LOCKED.load(Relaxed) && finds_locked() {
         return Err(Reason::MemoryLocked);
@@ -133,6 +162,8 @@ pub fn may_serve() -> Result<u32, Reason> {
     let spare = most.saturating_sub(lanes) / 2;
     let reason = if sys::limit(libc::RLIMIT_AS) != libc::RLIM_INFINITY {
         return Err(Reason::AddressSpaceLimited);
+    } else if counts_memory_strictly() {
+        Reason::OvercommitStrict
     } else if LOCKED.load(Relaxed) && finds_locked() {
         Reason::MemoryLocked
     } else if spare < LOOK_STEP {
@@ -151,6 +182,7 @@ pub fn may_pass(reason: Reason) -> bool {
     matches!(
         reason,
         Reason::AddressSpaceLimited
+            | Reason::OvercommitStrict
             | Reason::MemoryLocked
             | Reason::MappingsShort
             | Reason::MemoryLimited
@@ -194,14 +226,18 @@ fn finds_locked() -> bool {
 /// After a refusal: a limit may have been lifted, or the program may have given back what it had.
 #[cold]
 fn look_again() {
-    if kernel::now_ns().saturating_sub(LOOKED_NS.load(Relaxed)) > PAUSE_NS {
+    if is_pause_over() {
         look(true);
     }
 }
 
+fn is_pause_over() -> bool {
+    kernel::now_ns().saturating_sub(LOOKED_NS.load(Relaxed)) > PAUSE_NS
+}
+
 #[cold]
 fn look(at_mappings: bool) {
-    LOOKED_NS.store(kernel::now_ns(), Relaxed);
+    look_whether_strict();
     let held = RING_BYTES.load(Relaxed);
     let allowed = cgroup::memory().map_or(u64::MAX, |memory| {
         let free = memory.limit.saturating_sub(memory.used);
@@ -231,6 +267,8 @@ fn lanes_for(most: u32, others: u32) -> u32 {
 pub fn memory_reason(errno: Errno) -> Reason {
     match errno.0 {
         libc::EFBIG => Reason::FileSizeLimited,
+        // As a page is refused whose memory is counted strictly.
+        libc::ENOSPC => Reason::OvercommitStrict,
         // RLIMIT_MEMLOCK, mmap(2).
         libc::EAGAIN => Reason::MemoryLocked,
         libc::EMFILE | libc::ENFILE => Reason::DescriptorsShort,

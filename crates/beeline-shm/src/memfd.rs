@@ -2,9 +2,14 @@
 //!
 //! A memfd that crosses a process boundary is sealed `SHRINK | GROW | SEAL`: its size can never change,
 //! so a mapping of the checked size cannot fault beyond its end. Punching holes stays possible for a
-//! peer; on tmpfs a hole reads as zeroes and faults in a fresh page, which is a wrong value and not a
-//! SIGBUS. That is why the file-system type is checked, too: hugetlbfs memfds carry the same seals and
-//! do raise SIGBUS.
+//! peer; on tmpfs a hole reads as zeroes and faults in a fresh page, which is a wrong value. That is why
+//! the file-system type is checked, too: hugetlbfs memfds carry the same seals, and their pages can run
+//! out, which is a SIGBUS.
+//!
+//! A fresh page of tmpfs is a SIGBUS, too, where the kernel counts memory strictly and refuses it
+//! (`vm.overcommit_memory=2`): memory files count page by page, when they are touched. So nobody who
+//! may not be ended makes or maps one there (`limits` of beeline-guest). A limit of a memory cgroup is
+//! none: the kernel ends a process of its choice then, as for any other memory.
 
 use crate::Fd;
 use crate::sys::{self, Errno, call};

@@ -73,5 +73,6 @@ closed_list! {
         AgentUnproved = "agent_unproved": "The host's agent cannot tell which connection a socket is an end of: its kernel does not let it use bpf(2), or take descriptors.",
         AgentShortLived = "agent_short_lived": "Connections to that place in another network namespace are short-lived, and TCP makes those faster (option bridge_short_lived).",
         HostileClients = "hostile_clients": "Clients have sent descriptors whose closing may take as long as they like: the server lets nobody in at its doors for a while.",
+        OvercommitStrict = "overcommit_strict": "The kernel counts memory strictly (vm.overcommit_memory=2), and would end a program at a page of a ring that it refuses.",
     }
 }

@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-use beeline_guest::{changing, process};
+use beeline_guest::{changing, limits, process};
 use beeline_shm::{Errno, SideMemory};
 use beeline_stats::tunables::option;
 
@@ -26,8 +26,12 @@ static MADE: AtomicU32 = AtomicU32::new(0);
 /// A zeroed side page, and the side on it. When descriptors are short it has no memfd.
 ///
 /// # Errors
-/// Those of memfd_create(2), ftruncate(2) and mmap(2), but for `EMFILE` and `ENFILE`.
+/// Those of memfd_create(2), ftruncate(2) and mmap(2), but for `EMFILE` and `ENFILE`; `ENOSPC` where the kernel may
+/// refuse the page when it is touched.
 pub fn side() -> Result<Side, Errno> {
+    if limits::counts_memory_strictly() {
+        return Err(Errno(libc::ENOSPC));
+    }
     let (page, memfd) = match take() {
         Some((page, memfd)) => {
             // SAFETY: an idle page has no user.

@@ -235,6 +235,9 @@ fn attempt(
     if lookup::is_known_doorless(known_as) {
         return Err(Reason::NoDoor);
     }
+    if limits::counts_memory_strictly() {
+        return Err(Reason::OvercommitStrict);
+    }
     // One that could have no lane anyway has not looked for the others.
     lookup::looked_again(known_as);
     let route = Route::find(fd, desc.family.load(Relaxed), destination)?;

@@ -2,6 +2,7 @@
 
 use crate::stage::{Guest, Role, visit};
 use beeline_testkit::statistics::Carried;
+use std::ffi::CString;
 use std::os::unix::process::CommandExt;
 
 fn limit(role: &mut Role, descriptors: u64) {
@@ -149,4 +150,53 @@ fn a_client_that_is_a_moment_early_tries_again() {
     // On a busy machine the server may take longer than the clients' patience.
     assert!(carried.accelerated >= 2, "{carried}");
     guest.end();
+}
+
+/// Has the guest read `said` where the kernel tells how it counts memory.
+fn count_memory(mut role: Role, said: &CString) -> Guest {
+    let said = said.clone();
+    // SAFETY: plain system calls, with strings that end with NUL.
+    unsafe {
+        role.command().pre_exec(move || {
+            let place = c"/proc/sys/vm/overcommit_memory".as_ptr();
+            let (private, none) = (libc::MS_REC | libc::MS_PRIVATE, std::ptr::null());
+            if libc::unshare(libc::CLONE_NEWNS) != 0
+                || libc::mount(none, c"/".as_ptr(), none, private, none.cast()) != 0
+                || libc::mount(said.as_ptr(), place, none, libc::MS_BIND, none.cast()) != 0
+            {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+    role.start()
+}
+
+#[test]
+fn where_memory_is_counted_strictly_connections_are_tcp() {
+    // SAFETY: no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("beeline-overcommit-{}", std::process::id()));
+    std::fs::write(&path, "2\n").unwrap();
+    let said = CString::new(path.to_str().unwrap()).unwrap();
+    let server = || Role::new("server").set("ADDRESS", "127.0.0.1:0");
+    let mut strict = count_memory(server(), &said);
+    let (_, client) = visit(&strict.line(), 1, "text", true);
+    let carried = strict.carried();
+    assert_eq!((client.accelerated, carried.fallen_back.get("overcommit_strict")), (0, Some(&1)), "{carried}");
+    strict.end();
+
+    let mut other = server().start();
+    let address = other.line();
+    // Its door is open.
+    visit(&address, 1, "text", true);
+    let mut client = count_memory(Role::new("client").set("ADDRESS", &address).set("TEXT", "text"), &said);
+    assert!(client.line().ends_with(" text"));
+    let carried = client.carried();
+    assert_eq!((carried.accelerated, carried.fallen_back.get("overcommit_strict")), (0, Some(&1)), "{carried}");
+    client.end();
+    other.end();
+    std::fs::remove_file(path).unwrap();
 }

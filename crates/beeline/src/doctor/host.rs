@@ -26,6 +26,8 @@ use crate::stat::collect::SHARED_MEMORY;
 
 /// Descriptors that a busy server should have at least.
 const DESCRIPTORS_FEW: u64 = 1024;
+/// 2 where the kernel counts all memory that is promised.
+const OVERCOMMIT: &str = "/proc/sys/vm/overcommit_memory";
 /// What the finding of the trial is called.
 pub const TRIAL: &str = "trial";
 /// What the finding of a limit of the address space is called.
@@ -42,6 +44,7 @@ pub fn look(arguments: &DoctorArgs) -> Vec<Finding> {
     let options = chosen.and_then(|chosen| chosen.list());
     let mut findings = vec![kernel(), library(arguments), configured(&options, is_off)];
     findings.extend(user(geteuid().as_raw()));
+    findings.extend(std::fs::read_to_string(OVERCOMMIT).ok().and_then(|says| overcommit(&says)));
     findings.extend(limits());
     findings.extend([shared_memory(), cpus(), packet_filters(is_strict), agent(), bridge()]);
     // What is wrong with library or options would be said twice.
@@ -122,6 +125,14 @@ fn user(uid: u32) -> Option<Finding> {
     is_nobody.then(|| {
         let says = format!("{uid} stands for all users that are not known, so its programs have no lanes");
         Finding::problem("user", says).with_remedy("run them as a user of their own (docs/services.md)")
+    })
+}
+
+/// Where memory is counted strictly there are no lanes.
+fn overcommit(says: &str) -> Option<Finding> {
+    (says.trim() == "2").then(|| {
+        let says = "vm.overcommit_memory is 2: the kernel may refuse a page of a ring, so there are no lanes";
+        Finding::problem("memory", says).with_remedy_of(Reason::OvercommitStrict.name())
     })
 }
 
@@ -340,6 +351,13 @@ mod tests {
         assert_eq!(after(Finding::note(TRIAL, "not known")), [State::Note, State::Problem]);
         assert_eq!(after(Finding::good(TRIAL, "a lane")), [State::Note; 2]);
         assert_eq!(after(Finding::problem(TRIAL, "address_space_limited")), [State::Note; 2]);
+    }
+
+    #[test]
+    fn where_memory_is_counted_strictly_there_are_no_lanes() {
+        let finding = overcommit("2\n").unwrap();
+        assert!(finding.state == State::Problem && finding.remedy.unwrap().contains("vm.overcommit_memory"));
+        assert_eq!(["0\n", "1\n", ""].map(overcommit), [None, None, None]);
     }
 
     #[test]

@@ -39,6 +39,9 @@ pub fn of(name: &str) -> Option<&'static str> {
         Reason::AddressSpaceLimited => "raise RLIMIT_AS (ulimit -v)",
         Reason::FileSizeLimited => "raise RLIMIT_FSIZE (ulimit -f)",
         Reason::MemoryLimited => "raise the cgroup's memory limit, or lower `ring_bytes`",
+        Reason::OvercommitStrict => {
+            "set vm.overcommit_memory to 0, if the host's programs may do with that (docs/tuning.md, *The program's own limits*)"
+        }
         Reason::MappingsShort => "raise the sysctl vm.max_map_count",
         Reason::MemoryLocked => "keep the program from locking all of its memory, if it has such an option",
         Reason::SystemCallDenied | Reason::SystemCallFilter => {
