@@ -289,6 +289,8 @@ fn into_pipe(given: i32, end: &Pipe, count: usize, nonblocking: bool) -> Result<
             return poisoned(guard, moved);
         }
         let (fd, side) = (pin.fd(given), guard.side);
+        // Before the look at the ring: another thread may learn of the end, and of bytes before it, meanwhile.
+        let was_over = receive_over(side);
         match with_part(|part| move_some(&guard, fd, end, count - moved, part)) {
             Ok(Look::Moved { bytes, goes_on }) => {
                 moved += bytes;
@@ -318,7 +320,6 @@ fn into_pipe(given: i32, end: &Pipe, count: usize, nonblocking: bool) -> Result<
         if moved != 0 {
             return Ok(moved);
         }
-        let was_over = receive_over(side);
         observe(desc, side);
         if receive_over(side) {
             if !was_over {
