@@ -160,6 +160,36 @@ fn a_peer_that_never_rests_does_not_hold_up_a_receive_with_a_timeout() {
     assert_eq!(recv(server, &mut [0; 16], 0), Outcome::Done(1));
 }
 
+/// It stands at the next byte, and its number is another one at each look.
+#[test]
+fn a_peer_that_moves_its_urgent_mark_for_ever_keeps_no_receive() {
+    static OVER: AtomicBool = AtomicBool::new(false);
+    let [client, server] = lane_pair();
+    let side = table::get(server).unwrap().side();
+    side.rx.set_urgent_inline(true);
+    assert_eq!(send(client, b"x"), Outcome::Done(1));
+    let lane = table::get(client).unwrap().lane();
+    lane.set_flags(End::Client, lane.flags(End::Client) | beeline_lane::flags::URGENT);
+    let peer = std::thread::spawn(move || {
+        // Not for ever: a receive that is kept is to be told from one that is not.
+        for number in 2..u32::MAX {
+            lane.set_urgent(End::Client, u64::from(number) << 32);
+            if OVER.load(Relaxed) {
+                break;
+            }
+        }
+    });
+    let began = Instant::now();
+    while recv(server, &mut [0; 16], libc::MSG_DONTWAIT) == Outcome::fail(libc::EAGAIN) {
+        if began.elapsed() > Duration::from_millis(200) {
+            break;
+        }
+    }
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    OVER.store(true, Relaxed);
+    peer.join().unwrap();
+}
+
 #[test]
 fn epoll_reports_levels_again_and_edges_once() {
     let [client, server] = lane_pair();

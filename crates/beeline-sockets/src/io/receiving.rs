@@ -38,6 +38,8 @@ struct Receiving<'p, 'a, I> {
     got: usize,
     /// Begun when the call has to wait.
     patience: Option<Patience>,
+    /// Marks of urgent bytes that it has gone past since it last waited, and found nothing behind them.
+    passed: u32,
 }
 
 /// Receives into the sinks one after the other as one call, from a lane that the caller has pinned.
@@ -52,7 +54,8 @@ pub(super) fn receive_pinned<'a>(
     let present = Sink::from(&mut [][..]);
     let desc = pin.desc();
     let may_block = desc.is_lane() && desc.side().may_block(flags);
-    let mut receiving = Receiving { given, pin, flags, may_block, total, present, sinks, got: 0, patience: None };
+    let mut receiving =
+        Receiving { given, pin, flags, may_block, total, present, sinks, got: 0, patience: None, passed: 0 };
     loop {
         if let Break(outcome) = receiving.step() {
             return outcome;
@@ -221,7 +224,11 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
             return Some(Break(stopped));
         }
         match (self.got, self.peeks()) {
-            (0, false) if urgent::pass(guard, anchor) => Some(Continue(())),
+            // A peer that moves its mark at each look has nothing to say, and waits with those who have not.
+            (0, false) if self.passed < urgent::LOOKS_MAX && urgent::pass(guard, anchor) => {
+                self.passed += 1;
+                Some(Continue(()))
+            }
             (1.., _) if guard.reader().view().mark.is_some_and(|mark| mark.distance == 0 || self.peeks()) => {
                 Some(self.done())
             }
@@ -231,6 +238,7 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
 
     /// There is nothing, or less than wanted: what a call returns that must not block, or a wait.
     fn wait(&mut self, fd: i32, guard: RxGuard) -> ControlFlow<Outcome> {
+        self.passed = 0;
         let (desc, side) = (self.pin.desc(), guard.side);
         let pending = side.error.load(Relaxed) != 0;
         if pending || !self.may_block {

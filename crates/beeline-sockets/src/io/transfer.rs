@@ -129,11 +129,13 @@ fn copy_movable(guard: &RxGuard, buffer: &mut [u8]) -> Result<Option<usize>, Fau
 }
 
 /// Passes over an urgent byte that a later one has replaced, as TCP does by itself when that comes. `false` at one that
-/// is not replaced.
+/// is not replaced, and when one call has passed over so many that the peer may go on so for ever.
 #[cold]
-fn pass_replaced(guard: &RxGuard, fd: i32) -> bool {
+fn pass_replaced(guard: &RxGuard, fd: i32, passed: &mut u32) -> bool {
     let mark = guard.reader().view().mark;
-    mark.is_none_or(|mark| mark.distance != 0 || !mark.arrived) && urgent::pass(guard, &Anchor(fd))
+    let is_replaced = mark.is_none_or(|mark| mark.distance != 0 || !mark.arrived);
+    *passed += 1;
+    *passed <= urgent::LOOKS_MAX && is_replaced && urgent::pass(guard, &Anchor(fd))
 }
 
 /// What a splice from a lane returns if nothing will come any more.
@@ -274,7 +276,7 @@ fn into_pipe(given: i32, end: &Pipe, count: usize, nonblocking: bool) -> Result<
     let desc = table::get(given).ok_or(Outcome::Kernel)?;
     let Some(pin) = guards::pin(given, desc) else { return Err(left(given, desc, 0)) };
     let mut patience: Option<Patience> = None;
-    let mut moved = 0;
+    let (mut moved, mut passed) = (0, 0);
     loop {
         let wait = || wait_for_pipe(end.fd, libc::POLLOUT, nonblocking);
         if moved == 0 && pin.while_waiting(wait)? & libc::POLLERR != 0 {
@@ -300,7 +302,7 @@ fn into_pipe(given: i32, end: &Pipe, count: usize, nonblocking: bool) -> Result<
                 continue;
             }
             Ok(Look::Nothing) => {}
-            Ok(Look::Mark) if pass_replaced(&guard, fd) => continue,
+            Ok(Look::Mark) if pass_replaced(&guard, fd, &mut passed) => continue,
             Ok(Look::Mark) => {
                 drop(guard);
                 return if moved != 0 { Ok(moved) } else { at_urgent_byte(desc, side) };

@@ -30,8 +30,8 @@ const ARRIVAL_NS: u64 = 100_000_000;
 /// After this the sender is not running, and is left the CPU.
 const ARRIVAL_SPIN_NS: u64 = 20_000;
 
-/// Looks of one call at marks that each give way to the next.
-const LOOKS_MAX: u32 = 8;
+/// Looks of one call at marks that each give way to the next: a peer may go on so for ever.
+pub(super) const LOOKS_MAX: u32 = 8;
 
 /// What an end sees, without its lock.
 pub(super) fn view(desc: &Desc, side: &SideState) -> View {
