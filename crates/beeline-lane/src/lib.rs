@@ -67,7 +67,8 @@
 //! 5. Outstanding are at most the kept bell, the present generation's, one of a writer that raced with arming or died,
 //!    and one of each further writer of the end that rings at the same time, which is few compared with what a socket
 //!    holds that is not plugged. So a bell never finds the socket full, which would lose it: the word would be cleared,
-//!    and the bells that filled the socket counted before and taken out.
+//!    and the bells that filled the socket counted before and taken out. A reader that counts over a thousand takes
+//!    none of them out: they are a [`Fault`].
 //! 6. An end that is closed says so by a flag, fences, and rings a peer that it finds armed; its anchor may stay open.
 //!    Who arms looks at the flag behind the fence, and leaves the last bell to the others that sleep. An end that is
 //!    closed or shut both ways arms its word behind the flag ([`force_peer_look`]), for the next write to find that. So
@@ -171,7 +172,7 @@ pub enum Fault {
     CursorBeyondRing,
     /// The peer claims to have read what was never written.
     HeadBeyondTail,
-    /// A byte on the anchor that is no bell.
+    /// A byte on the anchor that is no bell, or more bells than any peer rings.
     BadBell,
     /// The anchor reports that the peer is gone.
     Gone,

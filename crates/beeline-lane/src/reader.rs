@@ -14,6 +14,11 @@ use crate::{Armed, Fault};
 /// long read is still being copied.
 const CHUNK_BYTES: usize = 64 * 1024;
 
+/// So many bells no peer has rung by rule 5 of *Waking a reader* ([`crate`]), however many threads of it write: those
+/// are a few and one for each that rings at the very same time, and a socket holds a quarter of this by default. To
+/// take out what a hostile one can queue would be thousands of system calls with the lock held, at each arming.
+const BELLS_MAX: u32 = 1024;
+
 /// What counts as news for somebody about to sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Since {
@@ -226,7 +231,7 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
     /// Out of line: what is common is a writer that finds room.
     #[inline(never)]
     fn unplug_writer(self, wake: u32, bells: &impl Bells) -> Result<(), Fault> {
-        let queued = bells.queued()?;
+        let queued = Self::queued(bells)?;
         self.take_bells(queued.saturating_sub(1), bells)?;
         self.state.bells_queued.store(1, Relaxed);
         self.storage.clear_wake(self.end.peer(), Wake::Write, wake);
@@ -238,6 +243,14 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
         // Orders our copying before whatever the peer does on hearing the echo of this count.
         self.state.bytes.store(self.state.bytes.load(Relaxed).wrapping_add(length as u64), Release);
         length
+    }
+
+    /// The bells that lie in the anchor.
+    fn queued(bells: &impl Bells) -> Result<u32, Fault> {
+        match bells.queued()? {
+            BELLS_MAX.. => Err(Fault::BadBell),
+            queued => Ok(queued),
+        }
     }
 
     fn take_bells(&self, count: u32, bells: &impl Bells) -> Result<(), Fault> {
@@ -280,7 +293,7 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
         let last = self.state.read_wake.load(Relaxed);
         let mut queued = 0;
         if self.state.may_have_bells(&self.storage, self.end) {
-            queued = bells.queued()?;
+            queued = Self::queued(bells)?;
             self.state.bells_queued.store(queued, Relaxed);
         }
         let wake = next_generation(last) | self.state.ordered.load(Relaxed);

@@ -351,3 +351,24 @@ fn each_fault_is_named() {
     // SAFETY: no copy of the mapping is used afterwards.
     unsafe { memory.unmap() };
 }
+
+#[test]
+fn more_bells_than_a_peer_can_have_rung_are_not_taken_out_one_by_one() {
+    let (memory, _file) = lane();
+    let (tx, rx) = (TxState::default(), RxState::default());
+    let (anchor, peer) = Anchor::pair();
+    let reader = Reader::new(memory, End::Client, &rx, &tx);
+    let ring = |count: usize| (&peer).write_all(&vec![BELL; count]).unwrap();
+    ring(1000);
+    rx.note_bell();
+    assert_eq!((reader.arm(Since::Read, &anchor), anchor.queued()), (Ok(Armed::Sleep), Ok(0)));
+    ring(50_000);
+    rx.note_bell();
+    assert_eq!(reader.arm(Since::Read, &anchor), Err(Fault::BadBell));
+    memory.set_cursor(End::Server, Cursor { tail: 1, base: 0 });
+    memory.set_wake(End::Server, Wake::Write, 1);
+    assert_eq!(reader.read(Sink::from(&mut [0; 8][..]), &anchor), Err(Fault::BadBell));
+    assert_eq!(anchor.queued(), Ok(50_000));
+    // SAFETY: no copy of the mapping is used afterwards.
+    unsafe { memory.unmap() };
+}

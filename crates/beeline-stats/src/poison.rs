@@ -5,7 +5,7 @@ closed_list! {
     pub enum Poison {
         CursorBeyondRing = "cursor_beyond_ring": "A cursor claims more bytes than the ring can hold.",
         HeadBeyondTail = "head_beyond_tail": "The reader's cursor has passed the writer's.",
-        BadBellByte = "bad_bell_byte": "Something else than a doorbell came over the anchor.",
+        BadBellByte = "bad_bell_byte": "Something else than a doorbell came over the anchor, or more doorbells than a peer rings.",
         HelloSilent = "hello_silent": "The client connected to the door and said nothing until others needed its place.",
         HelloShort = "hello_short": "The hello does not have the length of a hello.",
         HelloMagic = "hello_magic": "The hello does not begin with its magic number.",
