@@ -331,9 +331,10 @@ impl SideState {
         self.state.load(Relaxed) & bits != 0
     }
 
-    /// Sets state bits; returns the bits that were new.
+    /// Sets state bits; returns the bits that were new. Who sees one, and acquires, sees of the peer what had been seen
+    /// before it was set.
     pub fn mark(&self, bits: u32) -> u32 {
-        let new = bits & !self.state.fetch_or(bits, Relaxed);
+        let new = bits & !self.state.fetch_or(bits, AcqRel);
         if new & (state::PEER_FIN | state::RESET) != 0 {
             self.changes.fetch_add(1, Relaxed);
         }

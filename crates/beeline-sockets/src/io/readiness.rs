@@ -1,6 +1,6 @@
 //! Whether a lane is readable, writable or at an end, as poll(2) and epoll(7) would say of a TCP socket.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use beeline_lane::flags;
 
@@ -19,10 +19,11 @@ pub(crate) const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
 /// Likewise that there is room.
 pub(crate) const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM;
 
-/// Whether the receiving half is over, once the ring is empty.
+/// Whether the receiving half is over, once the ring is empty. Pairs with [`SideState::mark`] of whichever thread has
+/// learnt of the end: a look at the ring that follows finds the last bytes before it.
 #[inline]
 pub(crate) fn receive_over(side: &SideState) -> bool {
-    side.is(state::PEER_FIN | state::RESET | state::SHUT_RD)
+    side.state.load(Acquire) & (state::PEER_FIN | state::RESET | state::SHUT_RD) != 0
 }
 
 /// Unread bytes without the lock: a hint, as another reader may be at work. Nonsense counts as some, for whoever looks
