@@ -11,9 +11,16 @@
 //! # Lock order
 //!
 //! epoll set, then listener, then a description's `tx`, then its `rx`; the fd table's lock is innermost.
-//! Nobody sleeps in the kernel with any of them held, but for milliseconds in two places: who arms a lane for room
-//! naps while another process that shares it does, or until there is memory for bells ([`desc::TxGuard::arm`]), and a
-//! bell for which there is no memory is tried again for a second at most (`ring_patiently` of beeline-meeting).
+//! Nobody sleeps in the kernel with any of them held, but for milliseconds, and each time for a bounded number of them:
+//!
+//! 1. Who arms a lane for room naps while another process that shares it does, or until there is memory for bells
+//!    ([`desc::TxGuard::arm`]).
+//! 2. A bell for which there is no memory is tried again for a second at most (`ring_patiently` of beeline-meeting).
+//! 3. Who ends a connection, or tells the peer what it means if the end vanishes ([`ending::poison`], [`ending::cut`],
+//!    [`ending::tell_linger`]), closes its last number (`meet/lane.rs` of beeline-sockets) or leaves it to another
+//!    program (`life/leaving.rs` there) naps with both directions locked while another process that shares the end is
+//!    in a send, 20 times at most: one that is stopped there holds up this end's threads for so long, and with the last
+//!    two, which are changes of numbers, whoever changes one.
 
 // Nothing in here may end the program that it is a guest of.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]

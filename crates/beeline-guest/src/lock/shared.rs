@@ -25,11 +25,14 @@
 //!    named in it. One that dies after that store and before it has woken a waiter leaves that to its nap: the kernel
 //!    wakes for a dead thread only where the word is its own or 0. Of a lock that keeps nothing derived nobody settles
 //!    anything, and the mark stays and says nothing.
-//! 5. Nobody naps for such a lock with another one held, or in a section: a waiter naps for a millisecond at most
-//!    ([`SharedLock::nap`]), and the app's handlers run meanwhile. One that is killed then stays counted as a waiter,
-//!    which costs each holder after it a system call.
-//! 6. No system call is made with it held on a path that sends. What a stopped process keeps from others is a copy, if
-//!    it was stopped within one: it cannot be replaced then, as the rest of its copy would come late.
+//! 5. Who wants such a lock for a send or a receive naps for it with no other one held, and in no section: for a
+//!    millisecond at most at a time ([`SharedLock::nap`]), and the app's handlers run meanwhile. Who arms for room, and
+//!    who ends or leaves a connection, naps with locks of its own process held, some 20 times at most
+//!    ([`SharedLock::lock_within`]; the lock order of beeline-descriptors names the places). One that is killed then
+//!    stays counted as a waiter, which costs each holder after it a system call.
+//! 6. No system call is made with it held on a path that sends, but for urgent bytes and splices, which copy out of or
+//!    into a pipe, announce and ring with it held. What a stopped process keeps from others is a copy, or such a call,
+//!    if it was stopped within one: it cannot be replaced then, as the rest of its copy would come late.
 //! 7. Two threads of one id in different pid namespaces share a side rarely, and the kernel takes the one for the other
 //!    only if it dies between its look at the word and its compare-and-swap, some instructions.
 
@@ -172,8 +175,8 @@ impl SharedLock {
         Some((token, if low(word) == 0 { Taken::Free } else { Taken::Inherited }))
     }
 
-    /// Lets some time pass in which the holder may give the lock back, and takes it from one that is dead. No lock may
-    /// be held.
+    /// Lets some time pass in which the holder may give the lock back, and takes it from one that is dead. Which locks
+    /// may be held is rule 5.
     #[cold]
     pub fn nap(&self, wait: &mut Wait) {
         let word = self.word.load(Relaxed);
