@@ -10,7 +10,7 @@
 //! 2. Only who says a number above `FD_SETSIZE` pays for the question, and not if that is one more than a descriptor of
 //!    the program's, as it is mostly where sets are large.
 
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use libc::{FD_SETSIZE, fd_set};
 
@@ -22,8 +22,9 @@ use crate::{kernel, process};
 /// What the kernel's smallest table has room for. Larger ones are powers of two (Linux fs/file.c).
 const LEAST: usize = 64;
 
-/// What it had room for when it was largest, as far as was seen here: it does not shrink.
-static ROOM: AtomicUsize = AtomicUsize::new(LEAST);
+/// What it had room for when it was largest, as far as was seen here, in the lower half; in the upper one whose it is
+/// ([`process::generation`]). It does not shrink, but the child of a `fork` begins with one that is as small as can be.
+static ROOM: AtomicU64 = AtomicU64::new(0);
 
 /// How many bits of these sets the kernel would look at if nothing was hidden, of `count` that the program names.
 #[must_use]
@@ -41,11 +42,22 @@ fn bits_of_many(count: i32, sets: [*mut fd_set; 3]) -> i32 {
         return count;
     }
     let (wanted, last) = (count as usize, count - 1);
-    if ROOM.load(Relaxed) < wanted {
+    let generation = process::generation();
+    let mut room = room_of(ROOM.load(Relaxed), generation);
+    if room < wanted {
         let highest = if is_programs(last) { Some(last) } else { highest() };
-        ROOM.fetch_max(highest.map_or(LEAST, room_for), Relaxed);
+        let found = highest.map_or(LEAST, room_for);
+        let known = ROOM.fetch_update(Relaxed, Relaxed, |known| {
+            Some(u64::from(generation) << 32 | room_of(known, generation).max(found) as u64)
+        });
+        room = known.map_or(found, |known| room_of(known, generation).max(found));
     }
-    wanted.min(ROOM.load(Relaxed)) as i32
+    wanted.min(room) as i32
+}
+
+/// What is known of the table of the process of this generation.
+fn room_of(known: u64, generation: u32) -> usize {
+    if (known >> 32) as u32 == generation { known as u32 as usize } else { LEAST }
 }
 
 /// What a table has room for that was made for this number.
@@ -74,5 +86,12 @@ mod tests {
     #[test]
     fn tables_are_powers_of_two() {
         assert_eq!([0, 63, 64, 127, 128, 1000, 1024].map(room_for), [64, 64, 128, 128, 256, 1024, 2048]);
+    }
+
+    #[test]
+    fn what_a_parent_has_seen_is_not_its_child_s() {
+        let known = 7 << 32 | 2048;
+        assert_eq!([0, 6, 7, 8].map(|generation| room_of(known, generation)), [LEAST, LEAST, 2048, LEAST]);
+        assert_eq!(room_of(0, 1), LEAST);
     }
 }
