@@ -222,7 +222,9 @@ fn make_again(desc: &'static Desc, listener: &'static Listener, accepts: bool) {
 /// A connection was accepted as `number`: if over a door that has held for a while, what was tried in vain before is
 /// forgotten.
 pub(super) fn has_served(listener: &Listener, number: i32) {
+    // One that came over an end that was kept says nothing of the door.
     if listener.retry_ns.load(Relaxed) != 0
+        && listener.serves()
         && kernel::now_ns().saturating_sub(listener.tried_ns.load(Relaxed)) > RETRY_NS_MAX
         && table::get(number).is_some_and(Desc::is_lane)
     {
