@@ -94,8 +94,8 @@ pub struct Listener {
     pub(super) asks_ns: AtomicU64,
     /// When the app was first told of a client since it has accepted last; 0 if it was not.
     pub(super) told_ns: AtomicU64,
-    /// By which thread.
-    pub(super) told_tid: AtomicU32,
+    /// By which thread of which process: its id below [`process::generation`].
+    pub(super) told_by: AtomicU64,
     /// Whether a client of this very process was closed or shared while it waited at the door.
     pub(super) visited: AtomicU32,
     /// Whether the app was told of a client in the lobby, and has not taken it.
@@ -196,7 +196,7 @@ impl Listener {
         self.asker.set(None);
         self.asks_ns.store(0, Relaxed);
         self.told_ns.store(0, Relaxed);
-        self.told_tid.store(0, Relaxed);
+        self.told_by.store(0, Relaxed);
         self.visited.store(0, Relaxed);
         self.told.store(0, Relaxed);
         self.leaving.set(None);

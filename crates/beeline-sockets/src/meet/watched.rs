@@ -4,7 +4,8 @@
 //! client, and then starts a program that accepts. That program has the TCP listener and not the door, so clients at
 //! the door would wait for nobody. Only a program that accepts may have a door:
 //!
-//! 1. A process that is told of a client and has not accepted since has been *told* ([`Listener::told_ns`]).
+//! 1. A process that is told of a client and has not accepted since has been *told* ([`Listener::told_ns`]). Its child
+//!    counts as told by rule 2, as it may be about to start a program, and not by rule 3.
 //! 2. If one that was told starts a program that gets the listener, the door is shut, in whatever process that is seen:
 //!    its clients begin again over TCP at once, where the new program finds them ([`pass_on`]). Not if several
 //!    processes serve the door.
@@ -25,7 +26,7 @@ use super::listener::{self, Listener};
 use super::strangers::Closing;
 use super::{lobby, offers, retreat};
 use crate::desc::Desc;
-use crate::{changing, kernel, table, thread};
+use crate::{changing, kernel, process, table, thread};
 
 /// How long a program that was told of a client may take to accept it.
 const TOLD_NS: u64 = 10_000_000;
@@ -46,7 +47,7 @@ pub(super) fn leaves_it(desc: &'static Desc, listener: &'static Listener) -> boo
     }
     let now_ns = kernel::now_ns();
     let told_ns = listener.told_ns.load(Relaxed);
-    if told_ns == 0 {
+    if told_ns == 0 || !is_told_itself(listener) {
         return false;
     }
     let Some(door) = listener.door.get() else { return false };
@@ -64,13 +65,25 @@ pub(super) fn leaves_it(desc: &'static Desc, listener: &'static Listener) -> boo
 
 /// How long who was told may take, as the calling thread sees it.
 fn patience_ns(listener: &Listener) -> u64 {
-    if listener.told_tid.load(Relaxed) == thread::tid() { TOLD_NS } else { BUSY_NS }
+    if listener.told_by.load(Relaxed) == this_thread() { TOLD_NS } else { BUSY_NS }
+}
+
+/// As [`Listener::told_by`] has it.
+fn this_thread() -> u64 {
+    u64::from(process::generation()) << 32 | u64::from(thread::tid())
+}
+
+/// Whether who was told is a thread of this process.
+fn is_told_itself(listener: &Listener) -> bool {
+    listener.told_by.load(Relaxed) >> 32 == u64::from(process::generation())
 }
 
 /// The app is told of a client now: rule 1.
 pub(super) fn note_told(listener: &Listener) {
-    if listener.told_ns.compare_exchange(0, kernel::now_ns().max(1), Relaxed, Relaxed).is_ok() {
-        listener.told_tid.store(thread::tid(), Relaxed);
+    let told_ns = listener.told_ns.load(Relaxed);
+    let is_news = told_ns == 0 || !is_told_itself(listener);
+    if is_news && listener.told_ns.compare_exchange(told_ns, kernel::now_ns().max(1), Relaxed, Relaxed).is_ok() {
+        listener.told_by.store(this_thread(), Relaxed);
     }
 }
 
@@ -149,4 +162,24 @@ fn served(cookie: u64) -> Option<&'static Listener> {
 pub(crate) fn is_listener(fd: i32, desc: &'static Desc) -> bool {
     let cookie = kernel::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE);
     Listener::of(desc).is_some_and(|listener| Ok(listener.cookie.load(Relaxed)) == cookie)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_parent_was_told_its_child_is_told_anew() {
+        let listener = listener::blank();
+        note_told(&listener);
+        assert!(is_told_itself(&listener) && patience_ns(&listener) == TOLD_NS);
+        let told_ns = listener.told_ns.swap(1, Relaxed);
+        note_told(&listener);
+        assert!(told_ns != 0 && listener.told_ns.load(Relaxed) == 1, "it was told at first");
+        // As a child finds it.
+        listener.told_by.fetch_sub(1 << 32, Relaxed);
+        assert!(!is_told_itself(&listener));
+        note_told(&listener);
+        assert!(listener.told_ns.load(Relaxed) >= told_ns && patience_ns(&listener) == TOLD_NS);
+    }
 }
