@@ -5,6 +5,7 @@
 //! standard descriptor needs. So these calls begin here, while those on connections that stand (`send`, `recv`,
 //! `epoll_wait`) go straight to their layer.
 
+use beeline_shm::sys;
 use beeline_stats::Reason;
 
 use crate::app_memory::bogus;
@@ -96,7 +97,7 @@ unsafe fn accept(fd: i32, address: *mut libc::sockaddr, length: *mut u32, flags:
 
 fn drop_accepted(fd: i32) {
     if life::close(fd) == Outcome::Kernel {
-        let _ = beeline_shm::sys::close(fd);
+        let _ = sys::close(fd);
     }
 }
 
@@ -178,7 +179,13 @@ pub unsafe fn pselect(
 
 /// `epoll_create1(2)`.
 pub fn epoll_create(flags: i32) -> Outcome {
-    allowed(|| epoll::create(flags))
+    // SAFETY: plain numbers.
+    let make = || unsafe { sys::call(libc::SYS_epoll_create1, [flags as usize, 0, 0, 0, 0, 0]) };
+    let before = (process::forks(), process::copies());
+    allowed(|| match meet::with_room(make) {
+        Ok(fd) => epoll::begin(fd as i32, flags, before),
+        Err(errno) => Outcome::Fail(errno),
+    })
 }
 
 /// `epoll_ctl(2)`.

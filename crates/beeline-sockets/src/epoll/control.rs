@@ -39,15 +39,10 @@ pub(crate) fn hear_of_calls() {
     watchers::register(&WATCHERS);
 }
 
-/// `epoll_create1(2)`. A process that is made meanwhile may have the set, too.
-pub fn create(flags: i32) -> Outcome {
-    let (born, copies) = (process::forks(), process::copies());
-    // SAFETY: plain numbers.
-    let made = unsafe { beeline_shm::sys::call(libc::SYS_epoll_create1, [flags as usize, 0, 0, 0, 0, 0]) };
-    let fd = match made {
-        Ok(fd) => fd as i32,
-        Err(errno) => return Outcome::Fail(errno),
-    };
+/// Makes what is ours of a set that epoll_create1(2) has just made with these flags. `before` that so many forks and
+/// copies of the process had been counted: one that was made meanwhile may have the set, too.
+pub fn begin(fd: i32, flags: i32, before: (u32, u32)) -> Outcome {
+    let (born, copies) = before;
     close::fd_reborn(fd);
     // Without memory the set is the kernel's alone; lanes then look to it as their anchors do.
     if table::reaches(fd)

@@ -19,6 +19,12 @@ fn limit(role: &mut Role, descriptors: u64) {
     }
 }
 
+/// How many epoll sets the caller can make: a guest's part.
+pub fn sets_that_fit() -> usize {
+    // SAFETY: a plain number.
+    (0..).take_while(|_| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) } >= 0).count()
+}
+
 fn many_server(descriptors: u64) -> (Guest, String) {
     let mut role = Role::new("many_server").set("ADDRESS", "127.0.0.1:0").set("BACKLOG", 4096);
     limit(&mut role, descriptors);
@@ -43,6 +49,27 @@ fn a_thousand_connections_fit_under_the_usual_limit() {
     assert!(carried.accelerated > 256 && short < 24, "{carried}, short {short}");
     assert_eq!(carried.accelerated + full + short, 1000, "{carried}");
     client.end();
+    server.end();
+}
+
+#[test]
+fn a_table_that_is_full_of_hidden_descriptors_makes_room_for_epoll_sets() {
+    let (server, address) = many_server(1024);
+    let fits = |role: Role| {
+        let mut role = role.set("ADDRESS", &address).set("COUNT", 40);
+        limit(&mut role, 256);
+        let mut client = role.start();
+        assert_eq!(client.line(), "held");
+        client.go();
+        (client.number(), client)
+    };
+    let (with, client) = fits(Role::new("many"));
+    let carried = client.carried();
+    assert!(carried.accelerated > 0, "{carried}");
+    client.end();
+    let (without, client) = fits(Role::new("many").plain());
+    client.end();
+    assert_eq!(with, without);
     server.end();
 }
 
