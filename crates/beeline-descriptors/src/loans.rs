@@ -8,22 +8,24 @@
 //!    much room it fetches.
 //! 3. With `auto` both ways are tried ([`crate::trials`]): time is taken of whole sends. Another connection begins with
 //!    what the last one of this process found.
-//! 4. A receiver fetches from the process that has made the other end of the anchor, as the kernel names it, and that
-//!    is of the same user: what a peer says of itself could lead it into the memory of a third process, or of a program
-//!    of another user's.
+//! 4. A receiver fetches from the process that has made the other end of the anchor, as the kernel names it, if that was
+//!    of the same user: what a peer says of itself could lead it anywhere. Whoever has that end by now is to prove that
+//!    it is still that process: with each wait the receiver says another number, by chance, and looks for it there
+//!    before anything else. One that has the end of a process, and shares memory with it, can prove that in its name:
+//!    so the option is not for connections of servers that keep their workers from their own memory.
 //! 5. A receiver that could fetch nothing once asks no more on this connection, and one that the kernel has refused the
 //!    right to look into another process does not in this process.
-//! 6. Each time the sender has waited in vain it lends nothing for twice as many messages as before.
+//! 6. Each time the sender has waited in vain, or too long, it lends nothing for twice as many messages as before.
 
 use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicU32,
+    AtomicBool, AtomicI32, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
 
 use beeline_stats::Counter;
 
 use crate::trials::{Found, Terms, Trials};
-use crate::{Errno, stats};
+use crate::{Errno, kernel, stats};
 
 /// The shortest message that is lent, and the room for which is fetched, whatever the options say.
 pub const LENT_BYTES_MIN: usize = 16 * 1024;
@@ -32,6 +34,8 @@ pub(crate) const LENT_BYTES_AUTO: usize = 48 * 1024;
 /// Messages by the ring after the first wait in vain, and after many.
 const PAUSE_MIN: u32 = 16;
 const PAUSE_MAX: u32 = 1 << 16;
+/// Waits with nothing lent after which a receive waits in the quick path first, as others do.
+const UNLENT_MAX: u32 = 64;
 
 /// What the connection that tried last has found: windows before the next trial, and whether lending was faster.
 static PAUSE: AtomicU32 = AtomicU32::new(0);
@@ -68,6 +72,10 @@ pub struct Loans {
     lender: AtomicI32,
     /// Whether a receive that waits may be one that fetches: then it does not wait in the quick path.
     fetches: AtomicBool,
+    /// Waits since something was fetched.
+    unlent: AtomicU32,
+    /// What the last wait has said that it wants to find; 0 if nothing is fetched.
+    challenge: AtomicU64,
     trials: Trials,
 }
 
@@ -77,7 +85,8 @@ impl Loans {
         self.left.store(0, Relaxed);
         self.pause.store(0, Relaxed);
         self.lender.store(UNASKED, Relaxed);
-        self.fetches.store(false, Relaxed);
+        self.wants_no_more();
+        self.unlent.store(0, Relaxed);
         let pause = PAUSE.load(Relaxed).max(terms(0).pause_min);
         self.trials.reset(Found { second: IT_PAYS.load(Relaxed), pause });
     }
@@ -120,9 +129,31 @@ impl Loans {
         room >= LENT_BYTES_MIN && self.fetches.load(Relaxed)
     }
 
-    /// See [`Loans::may_fetch`].
-    pub(crate) fn set_fetches(&self, fetches: bool) {
-        self.fetches.store(fetches, Relaxed);
+    /// A receive waits that would fetch. What it says that it wants to find; 0 where there is no chance to be had.
+    pub(crate) fn begin_wait(&self) -> u64 {
+        let challenge = kernel::chance().map_or(0, |[number]: [u64; 1]| number);
+        let waits = self.unlent.load(Relaxed).saturating_add(1);
+        self.unlent.store(waits, Relaxed);
+        self.fetches.store(challenge != 0 && waits < UNLENT_MAX, Relaxed);
+        self.challenge.store(challenge, Relaxed);
+        challenge
+    }
+
+    /// No receive fetches any more, before another wait.
+    pub(crate) fn wants_no_more(&self) {
+        self.fetches.store(false, Relaxed);
+        self.challenge.store(0, Relaxed);
+    }
+
+    /// What the wait before this has said that it wants to find, which holds for one look.
+    #[must_use]
+    pub fn take_challenge(&self) -> Option<u64> {
+        Some(self.challenge.swap(0, Relaxed)).filter(|challenge| *challenge != 0)
+    }
+
+    /// Something was fetched.
+    pub fn fetched(&self) {
+        self.unlent.store(0, Relaxed);
     }
 
     /// From whom is fetched. Whoever has the other end, as `ask` finds it out, until nothing could be.
@@ -145,7 +176,7 @@ impl Loans {
     #[cold]
     pub fn failed(&self, errno: Option<Errno>) {
         self.lender.store(NOBODY, Release);
-        self.fetches.store(false, Relaxed);
+        self.wants_no_more();
         if matches!(errno, Some(Errno(libc::EPERM | libc::ENOSYS))) {
             REFUSED.store(true, Relaxed);
         }
@@ -178,9 +209,26 @@ mod tests {
     fn who_could_fetch_nothing_asks_no_more() {
         let loans = Loans::default();
         loans.reset();
-        loans.fetches.store(true, Relaxed);
+        assert!(loans.begin_wait() != 0 && loans.challenge.load(Relaxed) != 0);
         assert!(loans.may_fetch(LENT_BYTES_MIN) && !loans.may_fetch(LENT_BYTES_MIN - 1));
         loans.failed(None);
-        assert!(!loans.may_fetch(1 << 20) && loans.lender.load(Relaxed) == NOBODY && !REFUSED.load(Relaxed));
+        assert!(
+            !loans.may_fetch(1 << 20)
+                && loans.take_challenge().is_none()
+                && loans.lender.load(Relaxed) == NOBODY
+                && !REFUSED.load(Relaxed)
+        );
+    }
+    #[test]
+    fn who_is_lent_nothing_waits_in_the_quick_path_again() {
+        let loans = Loans::default();
+        loans.reset();
+        for _ in 1..UNLENT_MAX {
+            assert!(loans.begin_wait() != 0 && loans.may_fetch(LENT_BYTES_MIN));
+        }
+        assert!(loans.begin_wait() != 0 && !loans.may_fetch(LENT_BYTES_MIN) && loans.take_challenge().is_some());
+        loans.fetched();
+        assert!(loans.begin_wait() != 0 && loans.may_fetch(LENT_BYTES_MIN));
+        assert!(loans.take_challenge().is_some() && loans.take_challenge().is_none());
     }
 }

@@ -343,6 +343,13 @@ pub fn eventfd(count: u32) -> SysResult {
     unsafe { call(libc::SYS_eventfd2, [count as usize, flags as usize, 0, 0, 0, 0]) }
 }
 
+/// Which filters of system calls this thread is under, as prctl(2) has it for `PR_GET_SECCOMP`: 0 for none.
+#[must_use]
+pub fn seccomp_mode() -> Option<usize> {
+    // SAFETY: the kernel looks at nothing but the number.
+    unsafe { call(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) }.ok()
+}
+
 /// Numbers that nobody can guess, getrandom(2). `None` if the call is denied.
 pub fn chance<const COUNT: usize>() -> Option<[u64; COUNT]> {
     let mut numbers = [0; COUNT];

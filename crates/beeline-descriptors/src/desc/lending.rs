@@ -26,17 +26,19 @@ impl Desc {
         Way { least_bytes: lends.then_some(least_bytes.max(LENT_BYTES_MIN)), is_timed }
     }
 
-    /// How much a receive that waits, and has so much room, says that it would fetch; 0 if it would not.
+    /// What a receive that waits, and has so much room, wants to find as the proof; 0 if it would fetch nothing.
     #[must_use]
-    pub fn wants(&self, fd: i32, room: usize) -> u32 {
+    pub fn wants(&self, fd: i32, room: usize) -> u64 {
         let least_bytes = match self.tunable(option::zcopy_threshold_bytes) {
-            Threshold::Off => return 0,
+            Threshold::Off => usize::MAX,
             Threshold::Bytes(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
             Threshold::Auto => LENT_BYTES_AUTO,
         };
-        let wants = room >= least_bytes.max(LENT_BYTES_MIN) && self.lender(fd).is_some();
-        self.loans.set_fetches(wants);
-        if wants { u32::try_from(room).unwrap_or(u32::MAX) } else { 0 }
+        if room >= least_bytes.max(LENT_BYTES_MIN) && self.lender(fd).is_some() {
+            return self.loans.begin_wait();
+        }
+        self.loans.wants_no_more();
+        0
     }
 
     /// The process from which is fetched what the peer lends.
@@ -53,6 +55,8 @@ impl Desc {
         // An agent or a bridge has made the anchor, and is what the kernel names.
         let is_direct = !self.side().is(state::MET | state::BRIDGED);
         let peer = kernel::getsockopt::<libc::ucred>(fd, libc::SOL_SOCKET, libc::SO_PEERCRED).ok()?;
-        (is_direct && peer.pid > 0 && peer.uid == trust::euid()).then_some(peer.pid)
+        // A filter of system calls may end who makes one that lanes can do without.
+        let is_filtered = kernel::seccomp_mode() != Some(0);
+        (is_direct && peer.pid > 0 && peer.uid == trust::euid() && !is_filtered).then_some(peer.pid)
     }
 }

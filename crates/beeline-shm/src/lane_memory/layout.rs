@@ -5,8 +5,8 @@
 //! 0x0080  head line of end 1 (server): the same
 //! 0x0100  wake line of end 0: read_wake u32, write_wake u32, cpu u32, offer u32, urgent u64, passed u64, turn u32, -,
 //!         sleep u64
-//! 0x0140  fetch line of end 0: wanted u32, loan u32, lent address u64, its length u64, proof's address u64, proof u64,
-//!         fetched u64
+//! 0x0140  fetch line of end 0: wanted u32, loan u32, lent address u64, its length u64, proof's address u64, challenge
+//!         u64, fetched u64
 //! 0x0180  wake line of end 1: the same, with a seat in the offer's place
 //! 0x01c0  fetch line of end 1: the same
 //! 0x0200  front of end 0: cursor u64 ([`Cursor`]), status u64, then ring 0 (client to server)
@@ -68,8 +68,10 @@ pub(super) const FETCH_LINE: usize = 0x40;
 pub(super) const WANTED: usize = FETCH_LINE;
 /// Of a fetch line: where the word about what its end lends, as a writer, stands.
 pub(super) const LOAN: usize = FETCH_LINE + 4;
-/// Of a fetch line: where that stands: address, length, and address and value of the proof.
+/// Of a fetch line: where that stands: address, length, and the proof's address.
 pub(super) const LENT: usize = FETCH_LINE + 8;
+/// Of a fetch line: where the number stands that its end, as a reader, wants to find as the proof.
+pub(super) const CHALLENGE: usize = FETCH_LINE + 32;
 /// Of a fetch line: where the peer says how much it has fetched.
 pub(super) const FETCHED: usize = FETCH_LINE + 40;
 /// Of a head line: where the stamp stands.

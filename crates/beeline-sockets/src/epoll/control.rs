@@ -22,7 +22,7 @@ use crate::linger::end_lingering;
 use crate::operations::{Adopt, Operations};
 use crate::side::clear_stands;
 use crate::watchers::Watchers;
-use crate::{Errno, Outcome, close, guards, kernel, process, table, watchers};
+use crate::{Errno, Outcome, close, guards, kernel, table, watchers};
 use beeline_lane::{Armed, flags};
 
 /// What epoll_ctl(2) allows beside `EPOLLEXCLUSIVE`.

@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{
     AtomicU64,
-    Ordering::{Acquire, Relaxed},
+    Ordering::{Acquire, Relaxed, Release},
 };
 
 use beeline_lane::loan::{self, State};
@@ -22,11 +22,12 @@ use crate::wait::ticks;
 /// The most that is lent at a time: some 100 us of copying, during which a receiver cannot be interrupted.
 const LENT_BYTES_MAX: usize = 1024 * 1024;
 /// Ticks that a sender waits for its receiver to come back, some 4 us; for one that has still something to read, 1 ms;
-/// for one that waits to take what is lent, 20 us; and for it to fetch that, 4 ms.
+/// for one that waits to take what is lent, 20 us; and for it to fetch that, 4 ms. It was slow if it took 1 ms.
 const BACK_TICKS: u64 = 10_000;
 const READ_TICKS: u64 = 2_500_000;
 const TAKE_TICKS: u64 = 50_000;
 const FETCH_TICKS: u64 = 10_000_000;
+const SLOW_TICKS: u64 = 2_500_000;
 
 /// How a long message is sent, to a receiver that is on this CPU or not.
 pub(super) fn of(pin: &Pin, is_near: bool, flags: i32) -> Option<Way> {
@@ -41,23 +42,28 @@ pub(super) fn of(pin: &Pin, is_near: bool, flags: i32) -> Option<Way> {
 /// carry them.
 #[cold]
 pub(super) fn lend(guard: &TxGuard, source: Source<'_>) -> usize {
+    let began = ticks();
     let fetched = await_receiver(guard).map_or(0, |room| lend_to(guard, source, room));
-    guard.desc.loans.lent(fetched != 0);
+    guard.desc.loans.lent(fetched != 0 && ticks().wrapping_sub(began) < SLOW_TICKS);
     fetched
 }
 
 /// Waits for the receiver to have read all, and to wait for more. For how much it does.
 fn await_receiver(guard: &TxGuard) -> Option<usize> {
     let (lane, peer, tail) = (guard.lane, guard.desc.end().peer(), guard.side.tx.tail());
-    let began = ticks();
+    let (mut began, mut had_read) = (ticks(), false);
     loop {
         let has_read = lane.head(peer) == tail;
-        let wanted = lane.wanted(peer).load(Relaxed) as usize;
+        // The challenge was said before.
+        let wanted = lane.wanted(peer).load(Acquire) as usize;
         if has_read && wanted >= LENT_BYTES_MIN {
             return Some(wanted);
         }
-        let waited = ticks().wrapping_sub(began);
-        if waited > if has_read { BACK_TICKS } else { READ_TICKS } {
+        if has_read && !had_read {
+            // Now it comes back.
+            (began, had_read) = (ticks(), true);
+        }
+        if ticks().wrapping_sub(began) > if has_read { BACK_TICKS } else { READ_TICKS } {
             return None;
         }
         if lane.flags(peer) & (lane_flags::CLOSED | lane_flags::SHUT_RD) != 0 {
@@ -73,8 +79,8 @@ fn lend_to(guard: &TxGuard, mut source: Source<'_>, room: usize) -> usize {
     // A page that does not come would hold up the receiver, which nothing could interrupt; here it holds up its own.
     front.touch();
     let began = ticks();
-    // A child of this process has the same at the same place, but not with the time of this moment.
-    let proof = AtomicU64::new(began ^ u64::from(crate::thread::tid()) << 40);
+    // In no other process the receiver finds this number of its own at this place.
+    let proof = AtomicU64::new(lane.challenge(end.peer()).load(Relaxed));
     let proof = core::hint::black_box(&proof);
     lane.set_lent(
         end,
@@ -82,7 +88,6 @@ fn lend_to(guard: &TxGuard, mut source: Source<'_>, room: usize) -> usize {
             address: front.pointer().expose_provenance() as u64,
             length: front.len() as u64,
             proof_address: proof.as_ptr().expose_provenance() as u64,
-            proof: proof.load(Relaxed),
         },
     );
     let loan = loan::lend(lane.loan(end));
@@ -110,12 +115,13 @@ fn lend_to(guard: &TxGuard, mut source: Source<'_>, room: usize) -> usize {
 /// something is lent. `None` for a receive that would fetch nothing.
 pub(super) fn wanting<T>(pin: &Pin, given: i32, room: usize, wait: impl FnOnce(Option<&dyn Fn() -> bool>) -> T) -> T {
     let desc = pin.desc();
-    let wanted = if room < LENT_BYTES_MIN { 0 } else { desc.wants(pin.fd(given), room) };
-    if wanted == 0 {
+    let challenge = if room < LENT_BYTES_MIN { 0 } else { desc.wants(pin.fd(given), room) };
+    if challenge == 0 {
         return wait(None);
     }
     let (lane, end) = (desc.lane(), desc.end());
-    lane.wanted(end).store(wanted, Relaxed);
+    lane.challenge(end).store(challenge, Relaxed);
+    lane.wanted(end).store(u32::try_from(room).unwrap_or(u32::MAX), Release);
     let waited = wait(Some(&|| loan::is_lent(lane.loan(end.peer()))));
     lane.wanted(end).store(0, Relaxed);
     waited
@@ -131,9 +137,10 @@ pub(super) fn fetch(guard: &RxGuard, fd: i32, room: &mut Sink<'_>) -> usize {
 #[cold]
 fn fetch_lent(guard: &RxGuard, fd: i32, room: &mut Sink<'_>) -> usize {
     let (desc, lane, peer) = (guard.desc, guard.lane, guard.desc.end().peer());
-    let Some(lender) = desc.lender(fd) else { return 0 };
+    // A peer may lend what nobody has waited for: that is not looked at.
+    let (Some(challenge), Some(lender)) = (desc.loans.take_challenge(), desc.lender(fd)) else { return 0 };
     let Some(taken) = loan::take(lane.loan(peer)) else { return 0 };
-    let fetched = beeline_shm::fetch(lender, lane.lent(peer), room.again().split_front(LENT_BYTES_MAX));
+    let fetched = beeline_shm::fetch(lender, lane.lent(peer), challenge, room.again().split_front(LENT_BYTES_MAX));
     let count = fetched.unwrap_or(0);
     lane.fetched(peer).store(count as u64, Relaxed);
     if !taken.give_back() {
@@ -145,6 +152,7 @@ fn fetch_lent(guard: &RxGuard, fd: i32, room: &mut Sink<'_>) -> usize {
         return 0;
     }
     let _ = room.split_front(count);
+    desc.loans.fetched();
     guard.side.fetched.fetch_add(count as u64, Relaxed);
     stats::count(Counter::Fetched, 1);
     count

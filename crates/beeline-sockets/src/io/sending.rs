@@ -54,6 +54,8 @@ struct Sending<'p, 'a, I> {
     turns: Option<Way>,
     /// Where the receiver is not, and the call may block: whether parts are lent to it.
     loans: Option<loans::Way>,
+    /// Whether any was.
+    has_tried: bool,
     /// The bytes of the program's call so far, where these are a part of it. They are counted before a handler may run
     /// that jumps out.
     progress: Option<&'p Cell<usize>>,
@@ -100,6 +102,7 @@ pub(super) fn send_part<'p, 'a>(
         bulk: (is_long && turns.is_none()).then(|| desc.bulk.goes_around()),
         turns,
         loans: if is_long { loan::of(pin, turns.is_some(), flags) } else { None },
+        has_tried: false,
         progress,
     };
     loop {
@@ -150,7 +153,7 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
             return Break(send_to_closed_reader(fd, guard, taken));
         }
         if self.loans.is_some() && self.lend(&guard) {
-            return if self.parts.sent == total { Break(self.all_sent(fd, guard)) } else { Continue(()) };
+            return if self.parts.sent == total { Break(self.all_sent(fd, guard)) } else { self.after_loan(guard) };
         }
         let (before, tail) = (self.parts.sent, side.tx.tail());
         let shares = guard.shares();
@@ -194,9 +197,12 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
         if least_bytes.is_none_or(|least| !self.parts.advance() || self.parts.present.len() < least) {
             return false;
         }
+        self.has_tried = true;
         let fetched = loan::lend(guard, self.parts.present);
         if fetched == 0 {
             way.least_bytes = None;
+            // The ring has lost no time.
+            self.bulk = None;
             return false;
         }
         let _ = self.parts.present.split_front(fetched);
@@ -205,6 +211,18 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
         self.count(fetched);
         self.bulk = None;
         true
+    }
+
+    /// Some was fetched, and some is left: TCP would wait for room there, which a signal ends, and time.
+    fn after_loan(&mut self, guard: TxGuard) -> ControlFlow<Outcome> {
+        let timeout = guard.side.snd_timeout_ns.load(Relaxed);
+        let patience = self.patience.get_or_insert_with(|| Patience::timeout(timeout));
+        drop(guard);
+        match Waited::from_signal(patience) {
+            None | Some(Waited::Again) if !patience.is_over() => Continue(()),
+            Some(Waited::Kernel) => Break(self.left()),
+            _ => self.stopped(Outcome::OK),
+        }
     }
 
     /// Whether to nap once more while another process has the direction.
@@ -287,7 +305,8 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
         let reach = guard.side.tx.reach();
         drop(guard);
         reclaim::account(desc, reach);
-        if self.loans.is_some_and(|way| way.is_timed) {
+        // One of parts that are all too short says nothing of that way.
+        if self.loans.is_some_and(|way| way.is_timed && (self.has_tried || way.least_bytes.is_none())) {
             desc.loans.sent(desc.lane().ring_bytes(), sent, ticks().wrapping_sub(self.began));
         }
         if self.bulk.is_some() {

@@ -243,7 +243,9 @@ fn note_end(desc: &Desc, whole: bool) {
         return;
     }
     let side = desc.side();
-    let life = Life { sends: desc.pace.sends(), bytes: side.tx.bytes().saturating_add(side.rx.bytes()) };
+    let moved = [side.tx.bytes(), side.rx.bytes(), side.lent.load(Relaxed), side.fetched.load(Relaxed)];
+    let moved = moved.into_iter().fold(0, u64::saturating_add);
+    let life = Life { sends: desc.pace.sends(), bytes: moved };
     let comes_from_afar = desc.is_bridged() || side.is(state::MET);
     match ticket {
         Some(ticket) if whole && !comes_from_afar => lookup::ended(ticket, Some(life)),
