@@ -102,17 +102,19 @@ pub fn take_client(anchor: i32) -> Option<Result<(ConnName, LaneEnd), Verdict>> 
 /// ([`super::claims`]); those of other hosts have only the word of their bridge and ours.
 fn judge(name: &ConnName, anchor: i32) -> Result<(), Verdict> {
     let (uid, ours) = (trust::peer_uid(anchor), trust::OwnUser::default());
-    if !uid.is_some_and(|uid| ours.may_share(uid)) || !lookup::is_local(name.client.address().ip()) {
+    if !uid.is_some_and(|uid| ours.may_share(uid)) {
         return Err(Verdict::Rejected);
     }
-    match claims::prove(name, Naming::Plain, uid, &ours, anchor) {
-        Ok(_) => Ok(()),
+    let proven = match lookup::is_local(name.client.address().ip()) {
+        Ok(true) => claims::prove(name, Naming::Plain, uid, &ours, anchor).map(|_| ()),
+        Ok(false) => return Err(Verdict::Rejected),
+        Err(reason) => Err(Refusal::Reason(reason)),
+    };
+    proven.map_err(|refusal| match refusal {
         // The client may choose another port, or find room later.
-        Err(Refusal::Reason(Reason::AddressInUse | Reason::DescriptorsShort | Reason::MemoryShort)) => {
-            Err(Verdict::Full)
-        }
-        Err(_) => Err(Verdict::Rejected),
-    }
+        Refusal::Reason(Reason::AddressInUse | Reason::DescriptorsShort | Reason::MemoryShort) => Verdict::Full,
+        _ => Verdict::Rejected,
+    })
 }
 
 /// Answers a client with anything but yes.

@@ -76,8 +76,10 @@ fn refusal(errno: Errno) -> Refusal {
         libc::EADDRINUSE => Reason::AddressInUse,
         libc::EMFILE | libc::ENFILE => Reason::DescriptorsShort,
         libc::ENOMEM | libc::ENOBUFS => Reason::MemoryShort,
-        libc::EPERM | libc::ENOSYS => Reason::SystemCallDenied,
-        // EADDRNOTAVAIL, EACCES: TCP would not let him have it.
+        // It is us whom a sandbox, Landlock or SELinux keeps from binding: whether the client may have such a port was
+        // asked before.
+        libc::EPERM | libc::EACCES | libc::ENOSYS | libc::EAFNOSUPPORT => Reason::SystemCallDenied,
+        // EADDRNOTAVAIL: TCP would not let him have it.
         _ => return Refusal::Poison(Poison::HelloAddressForeign),
     })
 }
@@ -95,6 +97,14 @@ pub(super) fn bound(address: SocketAddr) -> Result<Fd, Errno> {
 mod tests {
     use super::*;
     use beeline_wire::Endpoint;
+
+    #[test]
+    fn nobody_is_a_liar_because_the_server_may_not_bind() {
+        for errno in [libc::EPERM, libc::EACCES, libc::ENOSYS, libc::EAFNOSUPPORT, libc::EMFILE, libc::ENOBUFS] {
+            assert!(matches!(refusal(Errno(errno)), Refusal::Reason(_)), "{errno}");
+        }
+        assert_eq!(refusal(Errno(libc::EADDRNOTAVAIL)), Refusal::Poison(Poison::HelloAddressForeign));
+    }
 
     const STRANGER: Option<u32> = Some(54_321);
 

@@ -25,6 +25,7 @@
 mod afar;
 mod holder;
 mod netlink;
+mod own;
 mod tickets;
 mod untaken;
 
@@ -48,6 +49,8 @@ use untaken::Untaken;
 pub use tickets::{abandoned, begin, ended, failed};
 
 pub use holder::{Holder, holder};
+
+pub use own::is_local;
 
 pub use afar::{Afar, afar, elsewhere, left_to_tcp, looked_again, note_unmet, source_for};
 
@@ -287,17 +290,6 @@ fn place(destination: SocketAddr) -> Result<Place, Reason> {
         }
     });
     Ok(place)
-}
-
-/// Whether an address belongs to this host, so that a socket may be bound to it.
-pub fn is_local(ip: IpAddr) -> bool {
-    let is_loopback = match ip {
-        // The first and the last address of its network are none, or are broadcast.
-        IpAddr::V4(v4) => v4.is_loopback() && !matches!(v4.octets(), [_, 0, 0, 0] | [_, 255, 255, 255]),
-        IpAddr::V6(v6) => v6.is_loopback(),
-    };
-    // The kernel has a local route to "any", too.
-    is_loopback || !ip.is_unspecified() && !ip.is_multicast() && local(SocketAddr::new(ip, 0)).is_ok()
 }
 
 /// The listener that would take a connection from `source`, perhaps by an answer that is a little old.

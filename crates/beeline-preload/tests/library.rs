@@ -454,6 +454,7 @@ cases! { sandbox:
     who_receives_behind_a_filter_gets_what_can_be_used
     who_is_shut_in_goes_on_making_processes
     a_program_that_begins_behind_a_filter_has_no_lanes
-    a_program_that_begins_behind_filters_that_were_tried_has_lanes;
+    a_program_that_begins_behind_filters_that_were_tried_has_lanes
+    who_may_not_ask_the_kernel_serves;
     is_told_nothing has_lanes
 }

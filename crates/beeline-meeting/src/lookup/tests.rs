@@ -63,9 +63,9 @@ fn a_destination_that_is_in_use_is_not_forgotten_for_others() {
 fn other_hosts_are_not_local() {
     let _turn = ONE_AT_A_TIME.lock();
     assert_eq!(local("127.9.8.7:1".parse().unwrap()), Ok(Local { source: "127.0.0.1".parse().unwrap() }));
-    assert!(is_local("::1".parse().unwrap()));
-    assert!(!is_local("192.0.2.1".parse().unwrap()));
-    assert!(!is_local("255.255.255.255".parse().unwrap()));
+    assert_eq!(is_local("::1".parse().unwrap()), Ok(true));
+    assert_eq!(is_local("192.0.2.1".parse().unwrap()), Ok(false));
+    assert_eq!(is_local("255.255.255.255".parse().unwrap()), Ok(false));
 }
 
 #[test]

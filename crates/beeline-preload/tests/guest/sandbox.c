@@ -2,8 +2,10 @@
 #define _GNU_SOURCE
 #include "guest.h"
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <net/if.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
@@ -386,6 +388,78 @@ static void who_is_shut_in_goes_on_making_processes(void) {
     CHECK(status_of(child) == 9);
 }
 
+/* An address of this host that is none of loopback; false if it has none. */
+static int own_address(struct sockaddr_in *address) {
+    struct ifaddrs *all;
+    int found = 0;
+    CHECK(getifaddrs(&all) == 0);
+    for (struct ifaddrs *one = all; one != NULL && !found; one = one->ifa_next) {
+        if (one->ifa_addr == NULL || one->ifa_addr->sa_family != AF_INET || one->ifa_flags & IFF_LOOPBACK || !(one->ifa_flags & IFF_UP)) continue;
+        address->sin_addr = ((struct sockaddr_in *)one->ifa_addr)->sin_addr;
+        found = 1;
+    }
+    freeifaddrs(all);
+    return found;
+}
+
+/* What a service manager does with the families that a unit does not name. */
+static void know_no_netlink(void) {
+    static struct sock_filter families[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[0])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_NETLINK, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAFNOSUPPORT),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog filter = {.len = sizeof families / sizeof *families, .filter = families};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    /* Past the library, as if the program had begun with it. */
+    CHECK(raw(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, (long)&filter, 0, 0) == 0);
+    CHECK(socket(AF_NETLINK, SOCK_RAW, 0) == -1 && errno == EAFNOSUPPORT);
+}
+
+/* Its clients come to, and from, an address that it cannot ask the kernel about. */
+static void who_may_not_ask_the_kernel_serves(void) {
+    enum { CLIENTS = 5 };
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t length = sizeof address;
+    int door = socket(AF_INET, SOCK_STREAM, 0), ready[2];
+    char byte = 0;
+    CHECK(door >= 0 && pipe(ready) == 0);
+    CHECK(bind(door, (struct sockaddr *)&address, length) == 0 && listen(door, 16) == 0);
+    CHECK(getsockname(door, (struct sockaddr *)&address, &length) == 0);
+    if (!own_address(&address)) return;
+    pid_t server = fork();
+    CHECK(server >= 0);
+    if (server == 0) {
+        know_no_netlink();
+        struct pollfd look = {door, POLLIN, 0};
+        CHECK(poll(&look, 1, 0) == 0 && write(ready[1], &byte, 1) == 1);
+        int lanes = 0;
+        for (int i = 0; i < CLIENTS; i++) {
+            int fd = accept(door, NULL, NULL);
+            CHECK(fd >= 0);
+            hears(fd, "hello");
+            CHECK(write(fd, "back", 4) == 4);
+            lanes += is_lane(fd);
+            CHECK(read(fd, &byte, 1) == 0 && close(fd) == 0);
+        }
+        /* On a busy machine a client may go by TCP. */
+        CHECK(lanes > 0 || getenv("GUEST_EXPECTS_LANES") == NULL);
+        _exit(0);
+    }
+    CHECK(close(door) == 0 && read(ready[0], &byte, 1) == 1);
+    for (int i = 0; i < CLIENTS; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
+        CHECK(write(fd, "hello", 5) == 5);
+        hears(fd, "back");
+        CHECK(close(fd) == 0);
+    }
+    CHECK(status_of(server) == 0);
+}
+
 static const struct guest_case CASES[] = {
     CASE(a_filter_finds_no_lanes),
     CASE(a_filter_by_number_finds_no_lanes),
@@ -396,6 +470,7 @@ static const struct guest_case CASES[] = {
     CASE(who_is_shut_in_goes_on_making_processes),
     CASE(a_program_that_begins_behind_a_filter_has_no_lanes),
     CASE(a_program_that_begins_behind_filters_that_were_tried_has_lanes),
+    CASE(who_may_not_ask_the_kernel_serves),
     CASE(is_told_nothing),
     CASE(has_lanes),
 };

@@ -191,9 +191,11 @@ pub(super) fn take_again(call: &mut Accepting, anchor: i32, Again { lane, client
 
 /// Whether a client of this user may have another address than the name of its anchor has.
 fn check_claim(listener: &Listener, name: &ConnName, uid: u32, ours: &OwnUser, anchor: i32) -> Result<(), Refusal> {
-    check_addresses(listener, name, false).map_err(|refusal| in_place(anchor, refusal))?;
-    // Nobody holds it for a client that is to be believed.
-    claims::prove(name, Naming::Plain, Some(uid), ours, anchor).map(|_| ())
+    let proven = check_addresses(listener, name, false).and_then(|_| {
+        // Nobody holds it for a client that is to be believed.
+        claims::prove(name, Naming::Plain, Some(uid), ours, anchor).map(|_| ())
+    });
+    proven.map_err(|refusal| in_place(anchor, refusal))
 }
 
 /// Whether the name is a connection to this listener that its maker may claim. Returns whether it comes from another
@@ -209,21 +211,26 @@ fn check_addresses(listener: &Listener, name: &ConnName, bridge: bool) -> Result
         return Err(Refusal::Poison(Poison::HelloNameMismatch));
     }
     let is_ours = |ip: IpAddr| ip == ours.ip() && !ip.is_unspecified();
-    let here = |address: SocketAddr| is_ours(address.ip()) || lookup::is_local(address.ip());
-    match here(server) {
-        true if here(client) => Ok(false),
-        true if bridge => Ok(true),
+    let here = |address: SocketAddr| {
+        let ip = address.ip();
+        if is_ours(ip) { Ok(true) } else { lookup::is_local(ip).map_err(Refusal::Reason) }
+    };
+    match (here(server)?, here(client)) {
+        (true, Ok(true)) => Ok(false),
+        (true, _) if bridge => Ok(true),
+        (true, Err(refusal)) => Err(refusal),
         _ => Err(Refusal::Poison(Poison::HelloAddressForeign)),
     }
 }
 
-/// The refusal of an address as foreign. Whether it is cannot be told in another network namespace, where the thread
-/// may have gone since the door was opened.
+/// The refusal of an address as foreign, or because nobody can tell, which is counted. Whether it is foreign cannot be
+/// told in another network namespace, where the thread may have gone since the door was opened.
 #[cold]
 fn in_place(anchor: i32, refusal: Refusal) -> Refusal {
     let is_here = || new_anchor().is_ok_and(|probe| kernel::namespace(probe.get()) == kernel::namespace(anchor));
     match refusal {
         Refusal::Poison(Poison::HelloAddressForeign) if !is_here() => refused(Reason::OtherNamespace),
+        Refusal::Reason(reason) => refused(reason),
         refusal => refusal,
     }
 }
