@@ -130,8 +130,8 @@ pub fn connect_for(client: Endpoint, server: Endpoint) -> Result<LaneEnd, Reason
     let name = ConnName { client, server };
     lookup::local(server.address())?;
     let target = lookup::listener(server.address(), client.address())?;
-    if lookup::is_doorless(server.address(), target.cookie) {
-        return Err(Reason::NoDoor);
+    if let Some(reason) = lookup::why_not_enter(server.address(), target.cookie) {
+        return Err(reason);
     }
     if lookup::is_untaken(server.address()) {
         return Err(Reason::HelloNotTaken);

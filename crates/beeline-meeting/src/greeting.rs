@@ -47,10 +47,15 @@ pub fn enter_door(
             return Err(Reason::NoDoor);
         }
     }
-    let peer = trust::peer(anchor.get()).ok_or(Reason::DoorNotTrusted)?;
+    // The next client would find the same, and wake the server for nothing.
+    let barred = |reason| {
+        lookup::note_barred(destination, target.cookie, reason);
+        reason
+    };
+    let peer = trust::peer(anchor.get()).ok_or_else(|| barred(Reason::DoorNotTrusted))?;
     let uid = peer.uid;
     if !ours.may_share(uid) {
-        return Err(Reason::ForeignUser);
+        return Err(barred(Reason::ForeignUser));
     }
     // A remembered answer is a little old. It will do for our own user and for root, who could do to us what
     // they like; anybody else must own the port now that the connection stands.
@@ -63,7 +68,7 @@ pub fn enter_door(
         }
         now.uid
     };
-    if trust::may_serve(uid, owner) { Ok(peer) } else { Err(Reason::DoorNotTrusted) }
+    if trust::may_serve(uid, owner) { Ok(peer) } else { Err(barred(Reason::DoorNotTrusted)) }
 }
 
 /// Says hello, with the lane that is offered.

@@ -19,7 +19,8 @@
 //! 6. Where connections to a loopback address are short-lived, and TCP makes those faster, they are left to it
 //!    ([`super::paths`]).
 //! 7. A listener at whose door nobody takes hellos gets none for a while ([`untaken`]).
-//! 8. What this process listens on, or closes of that, makes it forget everything. A bind changes no answer: who does
+//! 8. A door whose owner nobody here shares memory with, or trusts, is left alone for [`BARRED_NS`].
+//! 9. What this process listens on, or closes of that, makes it forget everything. A bind changes no answer: who does
 //!    not listen gets no connection.
 
 mod afar;
@@ -62,6 +63,8 @@ const ELSEWHERE_NS: u64 = 100_000_000;
 const LOOPBACK_NS: u64 = 100_000_000;
 /// How long a "no" of the bridge counts.
 const REFUSED_NS: u64 = 2_000_000_000;
+/// How long a door counts as one that is not to be entered.
+const BARRED_NS: u64 = 1_000_000_000;
 /// How long an address is known to be served by a group.
 const GROUP_NS: u64 = 10_000_000_000;
 const ENTRIES: usize = 16;
@@ -102,6 +105,8 @@ struct Entry {
     group_until_ns: u64,
     /// No client finds a door there until then.
     doorless_until_ns: u64,
+    /// The listener whose door is not to be entered, why, and until when.
+    barred: Option<(u64, Reason, u64)>,
     /// Since when one of its clients asks anew whether that is so.
     asked_anew_ns: u64,
     /// The listener whose door somebody has tried again in vain; 0 for one on another host.
@@ -148,6 +153,7 @@ impl Entry {
             target: None,
             group_until_ns: 0,
             doorless_until_ns: 0,
+            barred: None,
             asked_anew_ns: 0,
             vain_cookie: None,
             untaken: Untaken::NEW,
@@ -193,6 +199,7 @@ pub fn forget() {
         for entry in entries.iter_mut().flatten() {
             entry.target = None;
             entry.doorless_until_ns = 0;
+            entry.barred = None;
             entry.untaken.ask_again();
             entry.refused = None;
             entry.unmet = None;
@@ -332,10 +339,27 @@ pub(super) fn listener_now(destination: SocketAddr, source: SocketAddr) -> Resul
 
 /// Whether a client has just found that there is no door.
 pub fn is_doorless(destination: SocketAddr, cookie: u64) -> bool {
-    let is_doorless = |entry: &Entry| {
-        entry.target.is_some_and(|target| target.cookie == cookie) && kernel::now_ns() < entry.doorless_until_ns
+    why_not_enter(destination, cookie) == Some(Reason::NoDoor)
+}
+
+/// Why a client does not enter this listener's door, as one has just found.
+pub fn why_not_enter(destination: SocketAddr, cookie: u64) -> Option<Reason> {
+    let now_ns = kernel::now_ns();
+    let why = |entry: &Entry| {
+        let is_it = entry.target.is_some_and(|target| target.cookie == cookie);
+        if is_it && now_ns < entry.doorless_until_ns {
+            return Some(Reason::NoDoor);
+        }
+        let barred = entry.barred.filter(|(whose, _, until_ns)| *whose == cookie && now_ns < *until_ns);
+        barred.map(|(_, reason, _)| reason)
     };
-    recall(destination, is_doorless) == Some(true)
+    recall(destination, why).flatten()
+}
+
+/// Notes why this listener's door is not to be entered.
+pub(super) fn note_barred(destination: SocketAddr, cookie: u64, reason: Reason) {
+    let until_ns = kernel::now_ns().saturating_add(BARRED_NS);
+    change(destination, |entry| entry.barred = Some((cookie, reason, until_ns)));
 }
 
 /// Whether a client has just found that who listens there has no door: nothing else is to be asked then.

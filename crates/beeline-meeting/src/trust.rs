@@ -132,7 +132,7 @@ pub fn may_share_with_anybody() -> bool {
     }
 }
 
-/// Whether the rules let us share a lane with `uid`.
+/// Whether the rules let us share a lane with `uid`. Who we are is asked only where that matters.
 pub fn may_share(uid: u32) -> bool {
     OwnUser::default().may_share(uid)
 }

@@ -233,6 +233,7 @@ pub fn run_program(kind: &str, argument: &str) -> Result<bool> {
         "honest" => servers::honest_client(argument)?,
         "restless" => servers::restless_client(argument)?,
         "any_path" => servers::any_path_client(argument)?,
+        "hundred_knocks" => servers::knocking_client(argument, 100)?,
         "thousand" => servers::crowd_client(argument, 1000, 1000)?,
         "twenty_thousand" => servers::crowd_client(argument, 20_000, 900)?,
         _ => return Ok(false),

@@ -321,13 +321,18 @@ fn reserve(route: &Route) -> Result<(Reserved, Target), Reason> {
     let (mut target, mut untaken) = (None, None);
     let reserved = reserve_name(route, |client| {
         let found = lookup::listener(route.destination, client)?;
-        if lookup::is_doorless(route.destination, found.cookie) {
-            return Err(Reason::NoDoor);
+        if let Some(reason) = lookup::why_not_enter(route.destination, found.cookie) {
+            return Err(reason);
         }
+        // Whose door it is is known when it has been entered, which wakes the server for nothing then.
+        let is_foreign = !trust::may_share(found.uid);
         // Before all that a first connection has made for itself.
-        if !pool::has_made_any() && !greeting::is_open(found.cookie) {
+        if (is_foreign || !pool::has_made_any()) && !greeting::is_open(found.cookie) {
             lookup::note_doorless(route.destination);
             return Err(Reason::NoDoor);
+        }
+        if is_foreign {
+            return Err(Reason::ForeignUser);
         }
         if *untaken.get_or_insert_with(|| lookup::is_untaken(route.destination)) {
             return Err(Reason::HelloNotTaken);

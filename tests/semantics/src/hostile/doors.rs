@@ -9,6 +9,7 @@ use beeline_testkit::{preload, sys};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,15 @@ pub const CASES: &[Case] = &[
     Case { name: "address_can_be_claimed_once", body: address_can_be_claimed_once },
     Case { name: "strangers_client", body: strangers_client },
     Case { name: "door_name_squatted_by_a_stranger", body: squatted_by_a_stranger },
+    Case { name: "strangers_listener", body: |target| hundred_knocks(target, STRANGER, "foreign_uid=off", 0) },
+    Case {
+        name: "roots_listener_with_a_strangers_door",
+        body: |target| hundred_knocks(target, 0, "foreign_uid=off", 5),
+    },
+    Case {
+        name: "roots_listener_with_a_distrusted_door",
+        body: |target| hundred_knocks(target, 0, "foreign_uid=on", 5),
+    },
 ];
 
 fn silent_client(target: &mut Target) -> Result<()> {
@@ -247,17 +257,18 @@ fn as_nobody_special<R>(connect: impl FnOnce() -> Result<R>) -> Result<R> {
     if !is_root() {
         return connect();
     }
-    // The system call concerns this thread alone, and the kernel notes the user when the thread connects.
-    let become_user = |uid: u32| {
-        // SAFETY: plain numbers; the saved and the real user stay root, so that there is a way back.
-        let done = unsafe { libc::syscall(libc::SYS_setresuid, u32::MAX, uid, u32::MAX) };
-        ensure!(done == 0, "cannot become user {uid}");
-        Ok(())
-    };
     become_user(STRANGER)?;
     let connected = connect();
     become_user(0)?;
     connected
+}
+
+/// The effective user of this thread alone, which the kernel notes of who connects and listens.
+fn become_user(uid: u32) -> Result<()> {
+    // SAFETY: plain numbers; the saved and the real user stay root, so that there is a way back.
+    let done = unsafe { libc::syscall(libc::SYS_setresuid, u32::MAX, uid, u32::MAX) };
+    ensure!(done == 0, "cannot become user {uid}");
+    Ok(())
 }
 
 fn is_root() -> bool {
@@ -287,6 +298,52 @@ fn strangers_client(target: &mut Target) -> Result<()> {
         servers::ask(server, PATIENCE)
     });
     ensure!(served, "another user could not even use TCP");
+    Ok(())
+}
+
+/// A hundred clients of another user connect to a listener of `owner` whose door is the stranger's, which they may not
+/// enter: he is woken `most` times.
+fn hundred_knocks(target: &mut Target, owner: u32, options: &str, most: usize) -> Result<()> {
+    const CLIENT: u32 = STRANGER + 1;
+    if !is_root() {
+        return Ok(());
+    }
+    become_user(owner)?;
+    let listener = TcpListener::bind("127.0.0.1:0");
+    become_user(STRANGER)?;
+    let door = listener.and_then(|listener| {
+        let door = squat(servers::cookie(listener.as_raw_fd()))?;
+        Ok((door, listener))
+    });
+    become_user(0)?;
+    let (door, listener) = door?;
+    let mut client = child::program(&format!("hundred_knocks:{}", listener.local_addr()?));
+    preload::apply(&mut client, Some(&target.library));
+    preload::options(&mut client, options);
+    client.uid(CLIENT).gid(CLIENT);
+    let client = Group::start(&mut client)?;
+    let (mut visits, mut waiting) = (0, Vec::new());
+    let until = Instant::now() + PATIENCE;
+    loop {
+        ensure!(Instant::now() < until, "{} of a hundred have come", waiting.len());
+        let look = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut looks = [look(door.as_raw_fd()), look(listener.as_raw_fd())];
+        sys::poll(&mut looks, 100);
+        let [at_door, over_tcp] = looks.map(|look| look.revents != 0);
+        if at_door {
+            sys::close(sys::accept(door.as_raw_fd()).value as i32);
+            visits += 1;
+        }
+        if over_tcp {
+            waiting.push(listener.accept()?);
+        }
+        if waiting.len() == 100 && !at_door {
+            break;
+        }
+    }
+    let ending = client.finish(PATIENCE)?;
+    ensure!(ending == Ending::Exit(0), "the client ended with {ending:?}");
+    ensure!(visits <= most, "{visits} visits in vain");
     Ok(())
 }
 

@@ -16,7 +16,9 @@ fn listener() -> i32 {
     fd
 }
 
-fn cookie(fd: i32) -> u64 {
+/// `SO_COOKIE` of a socket.
+#[must_use]
+pub fn cookie(fd: i32) -> u64 {
     let mut value = [0; 8];
     sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, &mut value);
     u64::from_ne_bytes(value)
@@ -176,6 +178,15 @@ pub fn restless_client(address: &str) -> Result<()> {
 /// When it is not.
 pub fn any_path_client(address: &str) -> Result<()> {
     ask(address.parse()?, super::PATIENCE)
+}
+
+/// A client that connects again and again, and says nothing.
+///
+/// # Errors
+/// When it cannot connect.
+pub fn knocking_client(address: &str, count: usize) -> Result<()> {
+    let address: SocketAddr = address.parse()?;
+    (0..count).try_for_each(|_| TcpStream::connect(address).map(drop)).context("connecting")
 }
 
 /// Opens `count` connections, as many at a time as descriptors allow, and uses those it has. At least `least` must be
