@@ -4,9 +4,10 @@
 //! network namespace have the same addresses.
 //!
 //! Anybody may bind such names, all those of a listener even, or so many others that the kernel takes long to compare
-//! them. When a few candidates in a row are taken, or binding is slow many times in a row, the next anchors stay
-//! without a name for [`CROWDED_NS`]. Their addresses stand in the hello, with a port from TCP's own range that the
-//! server holds on TCP as long as the connection lasts ([`super::claims`], 3). That costs a few system calls more.
+//! them. When a few candidates in a row are taken, or binding is slow many times in a row, or there are no candidates
+//! as TCP's own range has all ports, the next anchors stay without a name for [`CROWDED_NS`]. Their addresses stand in
+//! the hello, with a port from TCP's own range that the server holds on TCP as long as the connection lasts
+//! ([`super::claims`], 3). That costs a few system calls more.
 //!
 //! A socket belongs to the network namespace it was made in, wherever its thread has gone since (setns(2)). The
 //! questions to the kernel and the names belong to the namespace that the thread is in now. Where the two differ, the
@@ -207,9 +208,11 @@ pub fn reserve_name(
         false => PORTS_MAX,
     };
     for _ in 0..tries {
-        let port = match route.bound_port {
+        let port = match route.bound_port.or_else(ports::next) {
             Some(port) => port,
-            None => ports::next().ok_or(Reason::AddressInUse)?,
+            // TCP's own range leaves none.
+            None if may_be_held => break,
+            None => return Err(Reason::AddressInUse),
         };
         let client = route.client(port);
         if client.ip() == route.destination.ip() && port == route.destination.port() {

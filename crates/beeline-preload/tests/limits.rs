@@ -19,5 +19,6 @@ cases! { limits:
     a_shut_door_gives_its_number_back
     options_need_no_descriptor
     all_numbers_of_a_socket_are_connected
-    a_cgroup_s_memory_is_left_to_the_program;
+    a_cgroup_s_memory_is_left_to_the_program
+    where_all_ports_are_handed_out_one_is_held;
 }

@@ -2,9 +2,11 @@
 #define _GNU_SOURCE
 #include "guest.h"
 #include <fcntl.h>
+#include <net/if.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -394,6 +396,33 @@ static void a_cgroup_s_memory_is_left_to_the_program(void) {
     CHECK(status == 0);
 }
 
+/* Whether the kernel, in a network of this process's own, hands out all ports that take no privilege. */
+static int all_ports_are_handed_out(void) {
+    struct ifreq loopback = {.ifr_name = "lo", .ifr_flags = IFF_UP};
+    if (geteuid() != 0 || unshare(CLONE_NEWNET) != 0) return 0;
+    int fd = socket(AF_INET, SOCK_DGRAM, 0), range = open("/proc/sys/net/ipv4/ip_local_port_range", O_WRONLY);
+    CHECK(fd >= 0 && ioctl(fd, SIOCSIFFLAGS, &loopback) == 0 && close(fd) == 0);
+    int done = range >= 0 && write(range, "1024 65535", 10) == 10;
+    if (range >= 0) CHECK(close(range) == 0);
+    return done;
+}
+
+static void where_all_ports_are_handed_out_one_is_held(void) {
+    if (!all_ports_are_handed_out()) return;
+    for (int i = 0; i < 3; i++) {
+        int ends[2];
+        struct sockaddr_in mine, seen;
+        socklen_t length = sizeof mine;
+        pair(ends);
+        says(ends[0], ends[1], "there");
+        CHECK(getsockname(ends[0], (struct sockaddr *)&mine, &length) == 0);
+        CHECK(getpeername(ends[1], (struct sockaddr *)&seen, &length) == 0 && seen.sin_port == mine.sin_port);
+        int other = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(bind(other, (struct sockaddr *)&mine, sizeof mine) == -1 && errno == EADDRINUSE);
+        CHECK(close(other) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0);
+    }
+}
+
 static const struct guest_case CASES[] = {
     CASE(a_program_with_many_mappings_gets_those_it_needs),
     CASE(a_program_that_maps_much_later_gets_it),
@@ -411,6 +440,7 @@ static const struct guest_case CASES[] = {
     CASE(options_need_no_descriptor),
     CASE(all_numbers_of_a_socket_are_connected),
     CASE(a_cgroup_s_memory_is_left_to_the_program),
+    CASE(where_all_ports_are_handed_out_one_is_held),
 };
 
 int main(int argc, char **argv) {
