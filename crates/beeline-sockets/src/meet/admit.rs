@@ -108,6 +108,7 @@ pub(super) fn take_hello(call: &mut Accepting, anchor: i32, visitor: &Visitor) -
         (Some((name, false)), None) => {
             claims::prove(&name, Naming::Plain, uid, ours, anchor).map(|holder| (name, holder))
         }
+        (None, Some(_)) if !pool::may_hold() => Err(Refusal::Reason(Reason::DescriptorsShort)),
         (None, Some(held)) => {
             let name = held.to_port(listener.local.get().port());
             let checked = check_addresses(listener, &name, false).map_err(|refusal| in_place(anchor, refusal));

@@ -115,10 +115,13 @@ impl Holder {
     /// That of an app which chose address or port; none for others.
     ///
     /// # Errors
-    /// There is no number for it.
+    /// There is no number for it, or lanes have as many as they may.
     pub(super) fn of(fd: i32, is_chosen: bool) -> Result<Option<Self>, Reason> {
         if !is_chosen {
             return Ok(None);
+        }
+        if !pool::may_hold() {
+            return Err(Reason::DescriptorsShort);
         }
         // Where there is no room above, any number is better than none.
         let twin = hidden::hidden_twin(fd).or_else(|| {

@@ -310,7 +310,7 @@ fn many() {
     let address = required("ADDRESS");
     let mut held = Vec::new();
     for index in 0..number("COUNT", 1) {
-        match TcpStream::connect(&address) {
+        match crate::limits::connected(&address) {
             Ok(stream) => held.push(stream),
             Err(error) => {
                 say(format!("{index} {error}"));

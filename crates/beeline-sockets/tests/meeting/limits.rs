@@ -2,7 +2,11 @@
 
 use crate::stage::{Guest, Role, visit};
 use beeline_testkit::statistics::Carried;
+use beeline_testkit::sys::{self, RawAddress, Ret};
 use std::ffi::CString;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::FromRawFd;
 use std::os::unix::process::CommandExt;
 
 fn limit(role: &mut Role, descriptors: u64) {
@@ -70,6 +74,38 @@ fn a_table_that_is_full_of_hidden_descriptors_makes_room_for_epoll_sets() {
     let (without, client) = fits(Role::new("many").plain());
     client.end();
     assert_eq!(with, without);
+    server.end();
+}
+
+/// Connects as a guest does: from a port of its own where `BOUND` is set.
+pub fn connected(address: &str) -> io::Result<TcpStream> {
+    if std::env::var_os("BOUND").is_none() {
+        return TcpStream::connect(address);
+    }
+    let done = |ret: Ret| if ret.is_ok() { Ok(ret.value as i32) } else { Err(io::Error::from_raw_os_error(ret.errno)) };
+    let fd = done(sys::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0))?;
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let stream = unsafe { TcpStream::from_raw_fd(fd) };
+    done(sys::bind(fd, &RawAddress::new(SocketAddr::from(([127, 0, 0, 1], 0)))))?;
+    done(sys::connect(fd, &RawAddress::new(address.parse().expect("an address"))))?;
+    Ok(stream)
+}
+
+/// The sockets that hold the ports take an eighth of the numbers; connections beyond go over TCP.
+#[test]
+fn connections_from_bound_ports_fit_under_the_usual_limit() {
+    const COUNT: u64 = 850;
+    let (server, address) = many_server(1024);
+    let mut role = Role::new("many").set("ADDRESS", &address).set("COUNT", COUNT).set("BOUND", 1);
+    limit(&mut role, 1024);
+    let mut client = role.start();
+    assert_eq!(client.line(), "held");
+    let mut carried = client.carried();
+    let full = carried.fallen_back.remove("door_full").unwrap_or(0);
+    let short = carried.fallen_back.remove("descriptors_short").unwrap_or(0);
+    assert!(carried.accelerated > 100, "{carried}, short {short}");
+    assert_eq!(carried.accelerated + full + short, COUNT, "{carried}");
+    client.end();
     server.end();
 }
 
