@@ -91,12 +91,7 @@ impl Route {
             }
         }
         if destination.ip().is_unspecified() {
-            // Linux connects to the bound address, or to loopback.
-            destination.set_ip(match (chosen_ip, destination) {
-                (Some(ip), _) => ip,
-                (None, SocketAddr::V4(_)) => Ipv4Addr::LOCALHOST.into(),
-                (None, SocketAddr::V6(_)) => Ipv6Addr::LOCALHOST.into(),
-            });
+            destination.set_ip(in_place_of_any(destination, bound_ip));
         }
         let (reached_from, way) = match lookup::local(destination) {
             Ok(local) => (local.source, Way::Here),
@@ -279,6 +274,17 @@ fn reserve_held(
     Ok(Reserved { anchor, name, held: Some(held) })
 }
 
+/// Where Linux connects a socket that is bound to this address, or to any, and is to be connected to any: over IPv4 to
+/// the bound address, if there is one, else to loopback, as over IPv6 always.
+fn in_place_of_any(destination: SocketAddr, bound: IpAddr) -> IpAddr {
+    match (destination, bound) {
+        (SocketAddr::V4(_), IpAddr::V4(ip)) if !ip.is_unspecified() => ip.into(),
+        (SocketAddr::V6(_), IpAddr::V6(_)) => Ipv6Addr::LOCALHOST.into(),
+        // An IPv6 socket that is bound to an address of IPv4 connects over that.
+        _ => Ipv4Addr::LOCALHOST.into(),
+    }
+}
+
 /// Whether an address means another place at each interface, and does not say which.
 fn is_link_local_of_no_interface(address: SocketAddr) -> bool {
     matches!(address, SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0)
@@ -287,6 +293,25 @@ fn is_link_local_of_no_interface(address: SocketAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn any_is_loopback_or_the_bound_address() {
+        let connects = |to: &str, bound: &str| {
+            let (to, bound) = (Endpoint::new(to.parse().unwrap()), Endpoint::new(bound.parse().unwrap()));
+            in_place_of_any(to.address(), bound.address().ip()).to_string()
+        };
+        for (to, bound, reached) in [
+            ("0.0.0.0:80", "0.0.0.0:0", "127.0.0.1"),
+            ("0.0.0.0:80", "127.0.0.2:0", "127.0.0.2"),
+            ("[::ffff:0.0.0.0]:80", "[::]:0", "127.0.0.1"),
+            ("[::ffff:0.0.0.0]:80", "[::ffff:127.0.0.2]:0", "127.0.0.2"),
+            ("[::]:80", "[::]:0", "::1"),
+            ("[::]:80", "[fd00::2]:0", "::1"),
+            ("[::]:80", "[::ffff:127.0.0.2]:0", "127.0.0.1"),
+        ] {
+            assert_eq!(connects(to, bound), reached, "{to} from {bound}");
+        }
+    }
 
     #[test]
     fn a_link_local_address_needs_an_interface() {

@@ -15,6 +15,7 @@ const VARIABLE: &str = "BEELINE_TEST_ACROSS";
 const LEFT_OUT: &[(&str, &str)] = &[
     ("connect/to_own_address", "binds a server's address in the client's namespace"),
     ("connect/unspecified_address", "the unspecified address is the client's namespace"),
+    ("connect/unspecified_address_of_the_bound", "the unspecified address is the client's namespace"),
     ("data/other_descriptors_are_left_alone", "binds a server's address in the client's namespace"),
     ("groups/program_that_chooses", "binds a server's address in the client's namespace"),
     ("listeners/implicit_bind", "listens in the client's namespace"),

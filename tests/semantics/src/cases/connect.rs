@@ -4,7 +4,7 @@ use crate::case::axes::{ALL_FAMILIES, FAMILY, MODE, ONCE};
 use crate::case::{Case, Group};
 use crate::trace;
 use crate::traced::*;
-use crate::variant::{Variant, port_of};
+use crate::variant::{Family, Variant, port_of};
 use beeline_testkit::sys::{self, RawAddress};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -25,6 +25,7 @@ pub const GROUP: Group = Group {
         Case::new("bad_arguments", ONCE, bad_arguments).on_any_path(),
         Case::new("wrong_family", ONCE, wrong_family).on_any_path(),
         Case::new("unspecified_address", FAMILY, unspecified_address).on_any_path(),
+        Case::new("unspecified_address_of_the_bound", ONCE, unspecified_address_of_the_bound).on_any_path(),
         Case::new("bound_client", FAMILY, bound_client).on_any_path(),
         Case::new("bound_clients_in_turn", FAMILY, bound_clients_in_turn),
         Case::new("bound_to_one_port_each_time", FAMILY, bound_to_one_port_each_time),
@@ -234,7 +235,7 @@ fn bad_arguments(v: Variant) {
 
 fn wrong_family(v: Variant) {
     let listener = v.listener();
-    let v6 = Variant { family: crate::variant::Family::V6, ..v };
+    let v6 = Variant { family: Family::V6, ..v };
     let client = v.client();
     connect(client, &v6.address_of(v6.listener()));
     let mut odd = v.address_of(listener);
@@ -260,6 +261,37 @@ fn unspecified_address(v: Variant) {
     send(client, b"x", 0);
     await_readable(server);
     recv(server, 8, 0);
+}
+
+fn unspecified_address_of_the_bound(v: Variant) {
+    // Over IPv4 it means the bound address, over IPv6 loopback. Which of both an IPv6 socket connects over is told by
+    // the address that it is bound to.
+    let listener = Variant { family: Family::Dual, ..v }.listener();
+    let port = port_of(listener);
+    let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+    for (bound, any) in [
+        ("127.0.0.2", "0.0.0.0"),
+        ("::1", "::"),
+        ("::ffff:127.0.0.2", "::"),
+        ("::ffff:127.0.0.2", "::ffff:0.0.0.0"),
+        ("::ffff:0.0.0.0", "::"),
+        ("::", "::ffff:0.0.0.0"),
+    ] {
+        let family = if ip(bound).is_ipv4() { Family::V4 } else { Family::V6 };
+        let client = Variant { family, ..v }.client();
+        bind(client, &RawAddress::new(SocketAddr::new(ip(bound), 0)));
+        connect(client, &RawAddress::new(SocketAddr::new(ip(any), port)));
+        let server = accept(listener, "server");
+        let shown = |(_, name): (_, RawAddress)| name.decode().map(|address| address.ip());
+        trace!("{bound} to {any}: {:?}", shown(sys::getpeername(client.raw, 128)));
+        trace!("from {:?}", shown(sys::getsockname(client.raw, 128)));
+        trace!("seen {:?}", shown(sys::getsockname(server.raw, 128)));
+        send(client, b"x", 0);
+        await_readable(server);
+        recv(server, 8, 0);
+        close(client);
+        close(server);
+    }
 }
 
 fn bound_client(v: Variant) {
