@@ -76,8 +76,8 @@ pub fn take_client(anchor: i32) -> Option<Result<(ConnName, LaneEnd), Verdict>> 
         Waiting::Gone => return Some(Err(Verdict::Rejected)),
         Waiting::Message => {}
     }
-    if calibrate::small_send_buffer().is_none() {
-        return Some(Err(Verdict::Rejected));
+    if let Err(reason) = calibrate::small_send_buffer() {
+        return Some(Err(verdict(reason)));
     }
     let refuses = trust::refuse_rights(anchor);
     let taken = taking::named_client(anchor);
@@ -110,11 +110,15 @@ fn judge(name: &ConnName, anchor: i32) -> Result<(), Verdict> {
         Ok(false) => return Err(Verdict::Rejected),
         Err(reason) => Err(Refusal::Reason(reason)),
     };
-    proven.map_err(|refusal| match refusal {
-        // The client may choose another port, or find room later.
-        Refusal::Reason(Reason::AddressInUse | Reason::DescriptorsShort | Reason::MemoryShort) => Verdict::Full,
+    proven.map_err(|refusal| if let Refusal::Reason(reason) = refusal { verdict(reason) } else { Verdict::Rejected })
+}
+
+/// What a client is told: it may choose another port, or find room later.
+fn verdict(reason: Reason) -> Verdict {
+    match reason {
+        Reason::AddressInUse | Reason::DescriptorsShort | Reason::MemoryShort => Verdict::Full,
         _ => Verdict::Rejected,
-    })
+    }
 }
 
 /// Answers a client with anything but yes.

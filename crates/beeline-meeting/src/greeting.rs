@@ -33,9 +33,7 @@ pub fn enter_door(
     target: Target,
     ours: &OwnUser,
 ) -> Result<Peer, Reason> {
-    if calibrate::small_send_buffer().is_none() {
-        return Err(Reason::KernelUnsupported);
-    }
+    calibrate::small_send_buffer()?;
     trust::refuse_rights(anchor.get());
     let door = SockAddr::abstract_unix(DoorName::encode(target.cookie).as_bytes()).ok_or(Reason::Internal)?;
     match kernel::connect(anchor.get(), &door) {

@@ -20,9 +20,7 @@ const COOKIE: u64 = u64::MAX - 1;
 /// # Errors
 /// What is short.
 pub fn pair() -> Result<(LaneEnd, LaneEnd), Reason> {
-    if calibrate::small_send_buffer().is_none() {
-        return Err(Reason::KernelUnsupported);
-    }
+    calibrate::small_send_buffer()?;
     let [near, far] = socket_pair().map_err(|_| Reason::DescriptorsShort)?;
     let offer = pool::client_lane(COOKIE)?;
     for end in [End::Client, End::Server] {

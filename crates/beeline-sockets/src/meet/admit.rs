@@ -263,9 +263,7 @@ pub(super) fn establish(
     (lane, path): (&'static PooledLane, u32),
     Origin { peer, is_of_ours }: Origin,
 ) -> Result<i32, Reason> {
-    if io::small_send_buffer().is_none() {
-        return Err(Reason::KernelUnsupported);
-    }
+    io::small_send_buffer()?;
     let is_new = !lane.stands.is_again();
     if is_new && trust::refuse_rights(anchor) && !is_of_ours && strangers::hides_rights(anchor) {
         stats::poisoned(Poison::HelloExtraFds);

@@ -124,9 +124,7 @@ fn say_hello(
 
 /// Connects to the bridge's door, and proves that it is a bridge's. Returns the bridge's user.
 fn enter(anchor: &Fd, route: &Route) -> Result<u32, Reason> {
-    if io::small_send_buffer().is_none() {
-        return Err(Reason::KernelUnsupported);
-    }
+    io::small_send_buffer()?;
     trust::refuse_rights(anchor.get());
     let door = SockAddr::abstract_unix(bridge::DOOR).ok_or(Reason::Internal)?;
     let refused = match kernel::connect(anchor.get(), &door) {

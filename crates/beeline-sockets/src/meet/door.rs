@@ -36,7 +36,7 @@ use super::strangers::Closing;
 use super::{lobby, sleepers, trust, untended};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
-use crate::{Errno, epoll, hidden, limits, process, stats, table};
+use crate::{Errno, epoll, hidden, io, limits, process, stats, table};
 
 /// Queue of a door that root makes before it is known who will open it.
 const FILLED_BACKLOG: i32 = 64;
@@ -259,6 +259,8 @@ fn open_now(listener: &'static Listener) -> bool {
     }
     sleepers::door_opens(listener);
     super::reserve::keep_reserve();
+    // While there are numbers for it.
+    let _ = io::small_send_buffer();
     true
 }
 

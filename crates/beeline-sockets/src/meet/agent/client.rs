@@ -60,9 +60,7 @@ pub(in crate::meet) fn attempt(ours: Connecting, route: &Route, nonblocking: boo
     if !trust::may_share_with_anybody() {
         return Err(Reason::ForeignUser.into());
     }
-    if io::small_send_buffer().is_none() {
-        return Err(Reason::KernelUnsupported.into());
-    }
+    io::small_send_buffer()?;
     if !pool::may_hold() {
         return Err(Reason::DescriptorsShort.into());
     }
