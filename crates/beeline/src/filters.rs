@@ -104,15 +104,27 @@ fn make_all(begun: &AtomicU32) -> ! {
         // concerns this child alone.
         unsafe { libc::syscall(number, first_of(number), -1, -1, -1, -1, -1) };
         if number == libc::SYS_socket {
-            // As the library makes it, for filters that look at arguments.
-            for (domain, kind) in [(libc::AF_UNIX, libc::SOCK_STREAM), (libc::AF_NETLINK, libc::SOCK_DGRAM)] {
-                // SAFETY: plain numbers.
-                unsafe { libc::syscall(number, domain, kind | libc::SOCK_CLOEXEC, 0) };
-            }
+            make_sockets();
         }
     }
     // SAFETY: ends the child at once, and nothing else.
     unsafe { libc::_exit(0) }
+}
+
+/// Makes sockets as the library does, for filters that look at arguments.
+fn make_sockets() {
+    let made = |domain: libc::c_int, kind: libc::c_int, protocol: libc::c_int| {
+        // SAFETY: plain numbers.
+        unsafe { libc::syscall(libc::SYS_socket, domain, kind | libc::SOCK_CLOEXEC, protocol) >= 0 }
+    };
+    for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM] {
+        made(libc::AF_UNIX, kind, 0);
+    }
+    let ask = |protocol: libc::c_int| made(libc::AF_NETLINK, libc::SOCK_RAW, protocol);
+    if !(ask(libc::NETLINK_ROUTE) && ask(libc::NETLINK_SOCK_DIAG)) {
+        // Who may not ask the kernel tries what it would have asked.
+        made(libc::AF_INET, libc::SOCK_DGRAM, 0);
+    }
 }
 
 /// The first argument of a call that changes nothing: to kill(2) -1 is everybody.
