@@ -68,6 +68,8 @@ const BARRED_NS: u64 = 1_000_000_000;
 /// How long an address is known to be served by a group.
 const GROUP_NS: u64 = 10_000_000_000;
 const ENTRIES: usize = 16;
+/// The loopback interface of every network namespace: `LOOPBACK_IFINDEX` of include/net/net_namespace.h.
+const LOOPBACK: u32 = 1;
 
 /// A listener as a client needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -457,7 +459,13 @@ fn ask_route(destination: SocketAddr) -> Result<Place, Reason> {
 
 #[inline(never)]
 fn ask_listener(destination: SocketAddr, source: SocketAddr) -> Result<beeline_wire::diag::Listener, Reason> {
-    let query = ListenerQuery::new(destination, Some(source));
+    let mut query = ListenerQuery::new(destination, Some(source));
+    let ip = destination.ip().to_canonical();
+    if ip.is_ipv4() || ip.is_loopback() {
+        // What comes from this host comes by it, whosever address it is for; over IPv6 to another address by the
+        // interface that has that.
+        query = query.on_interface(LOOPBACK);
+    }
     let mut socket = Netlink::open(libc::NETLINK_SOCK_DIAG)?;
     socket.send(&query.encode(Netlink::SEQUENCE))?;
     let mut buffer = [0; REPLY_BYTES_MAX];

@@ -17,6 +17,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("connect/unspecified_address", "the unspecified address is the client's namespace"),
     ("connect/unspecified_address_of_the_bound", "the unspecified address is the client's namespace"),
     ("data/other_descriptors_are_left_alone", "binds a server's address in the client's namespace"),
+    ("groups/member_of_a_device", "binds a server's address in the client's namespace"),
     ("groups/program_that_chooses", "binds a server's address in the client's namespace"),
     ("listeners/implicit_bind", "listens in the client's namespace"),
     ("listeners/reopened_on_the_same_port", "binds a server's address in the client's namespace"),

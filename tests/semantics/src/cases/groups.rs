@@ -8,16 +8,29 @@ use crate::variant::{Family, Variant, port_of};
 use beeline_testkit::sys::{self, RawAddress};
 use std::net::SocketAddr;
 
-pub const GROUP: Group =
-    Group { name: "groups", cases: &[Case::new("program_that_chooses", FAMILY, program_that_chooses).on_any_path()] };
+pub const GROUP: Group = Group {
+    name: "groups",
+    cases: &[
+        Case::new("program_that_chooses", FAMILY, program_that_chooses).on_any_path(),
+        Case::new("member_of_a_device", FAMILY, member_of_a_device).on_any_path(),
+    ],
+};
 
 /// A listener on this port that others may share, or on any port.
 fn member(v: Variant, port: u16, name: &'static str) -> Fd {
+    member_of(v, port, name, None)
+}
+
+/// The same for clients that come by this device alone.
+fn member_of(v: Variant, port: u16, name: &'static str, device: Option<&[u8]>) -> Fd {
     let member = socket(v.listener_domain(), libc::SOCK_STREAM, 0, name);
     if v.family == Family::Dual {
         sys::setsockopt(member.raw, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &0_i32.to_ne_bytes());
     }
     set_option(member, libc::SOL_SOCKET, libc::SO_REUSEPORT, "SO_REUSEPORT", 1);
+    if let Some(device) = device {
+        trace!("a device: {}", sys::setsockopt(member.raw, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, device));
+    }
     let any = v.listener_address(port);
     bind(member, &RawAddress::new(SocketAddr::new(any.ip(), port)));
     listen(member, 64);
@@ -73,4 +86,12 @@ fn program_that_chooses(v: Variant) {
     who_serves(v, &[two, three]);
     let four = member(v, port, "four");
     who_serves(v, &[two, three, four]);
+}
+
+fn member_of_a_device(v: Variant) {
+    let one = member(v, 0, "one");
+    let two = member_of(v, port_of(one), "two", Some(b"lo\0"));
+    who_serves(v, &[one, two]);
+    close(two);
+    who_serves(v, &[one]);
 }
