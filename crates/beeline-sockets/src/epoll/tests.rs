@@ -6,10 +6,10 @@ use beeline_lane::{End, LaneMemory, flags};
 use beeline_shm::SideMemory;
 
 use super::set::{Set, set_of};
-use super::{create, ctl, wait};
+use super::{begin, ctl, wait};
 use crate::desc::{DESCS, Kind};
 use crate::side::SideState;
-use crate::{Outcome, forks, io, table};
+use crate::{Outcome, forks, io, kernel, process, table};
 
 /// The numbers of both ends of a fresh lane.
 fn lane() -> [i32; 2] {
@@ -33,7 +33,9 @@ fn lane() -> [i32; 2] {
 }
 
 fn new_set() -> (i32, &'static Set) {
-    let Outcome::Done(fd) = create(libc::EPOLL_CLOEXEC) else { panic!("no set") };
+    let made = kernel::epoll_create().unwrap();
+    let before = (process::forks(), process::copies());
+    let Outcome::Done(fd) = begin(made, libc::EPOLL_CLOEXEC, before) else { panic!("no set") };
     (fd as i32, table::get(fd as i32).and_then(set_of).unwrap())
 }
 

@@ -252,10 +252,11 @@ fn attempt(
     if route.is_privileged_in_vain() {
         return Err(Reason::ExplicitBindUnsupported);
     }
-    if let Some(again) = standing::connect(ours, &route, nonblocking, ticket) {
+    let mut untaken = None;
+    if let Some(again) = standing::connect(ours, &route, nonblocking, ticket, &mut untaken) {
         return again.map(|()| Made::Lane { nonblocking });
     }
-    let (Reserved { anchor, name, held }, target) = reserve(&route)?;
+    let (Reserved { anchor, name, held }, target) = reserve(&route, untaken)?;
     if route.bound_port.is_some() && !route.ours.is_believed_by(target.uid) {
         return Err(Reason::ExplicitBindUnsupported);
     }
@@ -316,16 +317,16 @@ fn attempt_afar(ours: Connecting, route: &Route, nonblocking: bool) -> Result<Ma
     }
 }
 
-/// Finds the listener, and reserves an address.
-fn reserve(route: &Route) -> Result<(Reserved, Target), Reason> {
-    let (mut target, mut untaken) = (None, None);
+/// Finds the listener, and reserves an address. `untaken` is what [`lookup::is_untaken`] has answered, if it was asked.
+fn reserve(route: &Route, mut untaken: Option<bool>) -> Result<(Reserved, Target), Reason> {
+    let mut target = None;
     let reserved = reserve_name(route, |client| {
         let found = lookup::listener(route.destination, client)?;
         if let Some(reason) = lookup::why_not_enter(route.destination, found.cookie) {
             return Err(reason);
         }
         // Whose door it is is known when it has been entered, which wakes the server for nothing then.
-        let is_foreign = !trust::may_share(found.uid);
+        let is_foreign = !route.ours.may_share(found.uid);
         // Before all that a first connection has made for itself.
         if (is_foreign || !pool::has_made_any()) && !greeting::is_open(found.cookie) {
             lookup::note_doorless(route.destination);

@@ -201,12 +201,14 @@ pub(super) fn park(lane: &'static PooledLane) -> bool {
     true
 }
 
-/// Connects over an end that stands. `None` if there is none that may be used.
+/// Connects over an end that stands. `None` if there is none that may be used. What [`lookup::is_untaken`] has said,
+/// which is asked once for each connection, goes to `untaken`.
 pub(super) fn connect(
     ours: Connecting,
     route: &Route,
     nonblocking: bool,
     ticket: Ticket,
+    untaken: &mut Option<bool>,
 ) -> Option<Result<(), Reason>> {
     if !pool::any_idle() {
         return None;
@@ -222,7 +224,7 @@ pub(super) fn connect(
         offer.withdraw();
         return None;
     }
-    let name = match judge(&offer, route) {
+    let name = match judge(&offer, route, untaken) {
         Judged::Valid(name) => name,
         Judged::Elsewhere => {
             offer.withdraw();
@@ -285,7 +287,7 @@ enum Judged {
     Dead,
 }
 
-fn judge(offer: &Offer, route: &Route) -> Judged {
+fn judge(offer: &Offer, route: &Route, untaken: &mut Option<bool>) -> Judged {
     let stands = &offer.lane.stands;
     let Some(name) = route.over(stands) else { return Judged::Elsewhere };
     let (ours, uid) = (&route.ours, stands.peer().uid);
@@ -301,7 +303,7 @@ fn judge(offer: &Offer, route: &Route) -> Judged {
     let may = trust::may_serve(uid, target.uid)
         && !lookup::is_doorless(route.destination, cookie)
         // Last: who is told that it is not may be the one that tries.
-        && !lookup::is_untaken(route.destination);
+        && !*untaken.get_or_insert_with(|| lookup::is_untaken(route.destination));
     if may { Judged::Valid(name) } else { Judged::Dead }
 }
 
