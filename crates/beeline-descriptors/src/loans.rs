@@ -8,9 +8,9 @@
 //!    much room it fetches.
 //! 3. With `auto` both ways are tried ([`crate::trials`]): time is taken of whole sends. Another connection begins with
 //!    what the last one of this process found.
-//! 4. A receiver fetches from the process that has made the other end of the anchor, as the kernel names it, if that was
-//!    of the same user: what a peer says of itself could lead it anywhere. Whoever has that end by now is to prove that
-//!    it is still that process: with each wait the receiver says another number, by chance, and looks for it there
+//! 4. A receiver fetches from the process that has made the other end of the anchor, as the kernel names it, if that
+//!    was of the same user: what a peer says of itself could lead it anywhere. Whoever has that end by now is to prove
+//!    that it is still that process: with each wait the receiver says another number, by chance, and looks for it there
 //!    before anything else. One that has the end of a process, and shares memory with it, can prove that in its name:
 //!    so the option is not for connections of servers that keep their workers from their own memory.
 //! 5. A receiver that could fetch nothing once asks no more on this connection, and one that the kernel has refused the

@@ -63,9 +63,9 @@ impl LaneMemory {
 }
 
 /// Fetches what the process `pid` has lent, as much of it as there is room for, by `process_vm_readv(2)`. Where the
-/// proof is not `challenge` nothing is written. The proof is read once more in one look with the bytes, so that these are
-/// of the program whose proof it is. Returns how many bytes that were; 0 if the proof is another one, or not all of it
-/// could be read: then the room may hold some.
+/// proof is not `challenge` nothing is written. The proof is read once more in one look with the bytes, so that these
+/// are of the program whose proof it is. Returns how many bytes that were; 0 if the proof is another one, or not all
+/// of it could be read: then the room may hold some.
 ///
 /// # Errors
 /// Those of process_vm_readv(2): `EPERM` where the kernel does not allow it, `ENOSYS` where it is left out.
