@@ -13,8 +13,8 @@
 //!    that it is still that process: with each wait the receiver says another number, by chance, and looks for it there
 //!    before anything else. One that has the end of a process, and shares memory with it, can prove that in its name:
 //!    so the option is not for connections of servers that keep their workers from their own memory.
-//! 5. A receiver that could fetch nothing once asks no more on this connection, and one that the kernel has refused the
-//!    right to look into another process does not in this process.
+//! 5. A receiver that could fetch nothing some times in a row asks no more on this connection, and one that the kernel
+//!    has refused the right to look into another process does not in this process.
 //! 6. Each time the sender has waited in vain, or too long, it lends nothing for twice as many messages as before.
 
 use core::sync::atomic::{
@@ -36,6 +36,8 @@ const PAUSE_MIN: u32 = 16;
 const PAUSE_MAX: u32 = 1 << 16;
 /// Waits with nothing lent after which a receive waits in the quick path first, as others do.
 const UNLENT_MAX: u32 = 64;
+/// Loans in a row of which nothing was fetched, after which none is looked at.
+const MISSES_MAX: u32 = 4;
 
 /// What the connection that tried last has found: windows before the next trial, and whether lending was faster.
 static PAUSE: AtomicU32 = AtomicU32::new(0);
@@ -74,6 +76,8 @@ pub struct Loans {
     fetches: AtomicBool,
     /// Waits since something was fetched.
     unlent: AtomicU32,
+    /// Loans since then of which nothing was.
+    misses: AtomicU32,
     /// What the last wait has said that it wants to find; 0 if nothing is fetched.
     challenge: AtomicU64,
     trials: Trials,
@@ -86,7 +90,7 @@ impl Loans {
         self.pause.store(0, Relaxed);
         self.lender.store(UNASKED, Relaxed);
         self.wants_no_more();
-        self.unlent.store(0, Relaxed);
+        self.fetched();
         let pause = PAUSE.load(Relaxed).max(terms(0).pause_min);
         self.trials.reset(Found { second: IT_PAYS.load(Relaxed), pause });
     }
@@ -154,6 +158,7 @@ impl Loans {
     /// Something was fetched.
     pub fn fetched(&self) {
         self.unlent.store(0, Relaxed);
+        self.misses.store(0, Relaxed);
     }
 
     /// From whom is fetched. Whoever has the other end, as `ask` finds it out, until nothing could be.
@@ -172,7 +177,18 @@ impl Loans {
         (known != NOBODY).then_some(known)
     }
 
-    /// Nothing could be fetched.
+    /// Nothing could be fetched, as something else was found than what was looked for. That may be chance: another
+    /// thread has waited meanwhile, or the sender was slow. Again and again it is not.
+    #[cold]
+    pub fn missed(&self) {
+        let misses = self.misses.load(Relaxed).saturating_add(1);
+        self.misses.store(misses, Relaxed);
+        if misses >= MISSES_MAX {
+            self.failed(None);
+        }
+    }
+
+    /// Nothing can be fetched.
     #[cold]
     pub fn failed(&self, errno: Option<Errno>) {
         self.lender.store(NOBODY, Release);
@@ -211,7 +227,11 @@ mod tests {
         loans.reset();
         assert!(loans.begin_wait() != 0 && loans.challenge.load(Relaxed) != 0);
         assert!(loans.may_fetch(LENT_BYTES_MIN) && !loans.may_fetch(LENT_BYTES_MIN - 1));
-        loans.failed(None);
+        for _ in 1..MISSES_MAX {
+            loans.missed();
+            assert!(loans.may_fetch(1 << 20));
+        }
+        loans.missed();
         assert!(
             !loans.may_fetch(1 << 20)
                 && loans.take_challenge().is_none()

@@ -160,7 +160,7 @@ pub fn forks() -> u32 {
 }
 
 /// Those of them after which a child goes on with a copy of what this process knows, and of its listeners' doors. What
-/// is spawned, or made by `vfork`, has no door once it is another program, and makes no call of ours before.
+/// is spawned, or made by `vfork`, has no door once it is another program, and takes none before.
 #[must_use]
 #[inline]
 pub fn copies() -> u32 {

@@ -359,7 +359,7 @@ pub fn why_not_enter(destination: SocketAddr, cookie: u64) -> Option<Reason> {
 }
 
 /// Notes why this listener's door is not to be entered.
-pub(super) fn note_barred(destination: SocketAddr, cookie: u64, reason: Reason) {
+pub fn note_barred(destination: SocketAddr, cookie: u64, reason: Reason) {
     let until_ns = kernel::now_ns().saturating_add(BARRED_NS);
     change(destination, |entry| entry.barred = Some((cookie, reason, until_ns)));
 }

@@ -77,7 +77,7 @@ pub fn peer_uid(fd: i32) -> Option<u32> {
 }
 
 /// The uid that stands for all users outside our user namespace, user_namespaces(7).
-fn overflow_uid() -> u32 {
+pub fn overflow_uid() -> u32 {
     /// The uid, plus one.
     static KNOWN: AtomicU32 = AtomicU32::new(0);
     if let Some(uid) = KNOWN.load(Relaxed).checked_sub(1) {

@@ -277,6 +277,13 @@ unsafe fn open(place: &Opened, command: Text, reads: bool, close_on_exec: bool) 
         }
         let mut actions = MaybeUninit::<libc::posix_spawn_file_actions_t>::uninit();
         libc::posix_spawn_file_actions_init(actions.as_mut_ptr());
+        // As it is now: a signal that comes while the lock is held is put off, and others are blocked until then.
+        let mut mask: libc::sigset_t = core::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, core::ptr::null(), &raw mut mask);
+        let mut attributes = MaybeUninit::<libc::posix_spawnattr_t>::uninit();
+        libc::posix_spawnattr_init(attributes.as_mut_ptr());
+        libc::posix_spawnattr_setsigmask(attributes.as_mut_ptr(), &raw const mask);
+        libc::posix_spawnattr_setflags(attributes.as_mut_ptr(), libc::POSIX_SPAWN_SETSIGMASK as _);
         let guard = life::one_command();
         let mut failure = libc::posix_spawn_file_actions_adddup2(actions.as_mut_ptr(), childs, to);
         for earlier in OPENED.iter().map(|place| place.fd.load(Relaxed)).filter(|fd| *fd >= 0 && *fd != to) {
@@ -284,7 +291,7 @@ unsafe fn open(place: &Opened, command: Text, reads: bool, close_on_exec: bool) 
         }
         let mut pid = 0;
         if failure == 0 {
-            failure = spawn(&mut pid, command, actions.as_ptr().cast(), core::ptr::null());
+            failure = spawn(&mut pid, command, actions.as_ptr().cast(), attributes.as_ptr().cast());
         }
         if failure == 0 && !close_on_exec {
             libc::fcntl(own, libc::F_SETFD, 0);
@@ -292,6 +299,7 @@ unsafe fn open(place: &Opened, command: Text, reads: bool, close_on_exec: bool) 
             place.fd.store(own, Relaxed);
         }
         drop(guard);
+        libc::posix_spawnattr_destroy(attributes.as_mut_ptr());
         libc::posix_spawn_file_actions_destroy(actions.as_mut_ptr());
         libc::close(childs);
         if failure != 0 {

@@ -200,7 +200,7 @@ impl Call {
                 return;
             }
         } else {
-            let is_known = hears_of_known_room(entry, desc, events);
+            let is_known = hears_of_known_room(self.set, entry, desc, events);
             make_exact(self.epfd, self.set, fd, entry);
             if is_known && events == libc::EPOLLOUT as u32 {
                 return;
@@ -267,8 +267,9 @@ impl Call {
 /// Whether the kernel tells a member that counts edges of room that was told of before. It does so for each bell that
 /// the peer takes out, once room was awaited; from the second time on without room between it is not to any more. Room
 /// that comes again soon, as it does in a stream, has it go on.
-fn hears_of_known_room(entry: &Entry, desc: &Desc, events: u32) -> bool {
-    if events & libc::EPOLLOUT as u32 == 0 || entry.events.load(Relaxed) & EPOLLET == 0 {
+fn hears_of_known_room(set: &Set, entry: &Entry, desc: &Desc, events: u32) -> bool {
+    // Another process that has the set may wait for the room.
+    if events & libc::EPOLLOUT as u32 == 0 || entry.events.load(Relaxed) & EPOLLET == 0 || is_shared(set) {
         return false;
     }
     let is_known =

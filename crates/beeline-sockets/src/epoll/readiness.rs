@@ -67,10 +67,10 @@ impl Marks {
                 io::observe(desc, side);
                 let tail = io::count_arrivals(desc, side);
                 let (changes, arrivals) = (side.changes.load(Relaxed), side.arrivals.load(Relaxed));
-                Self { tail, changes, arrivals }
+                Self { tail, changes, arrivals, fulls: desc.pace.fulls() }
             }
-            Kind::Epoll => Self { tail: set_of(desc).map_or(0, arrivals), changes: 0, arrivals: 0 },
-            _ => Self { tail: 0, changes: 0, arrivals: 0 },
+            Kind::Epoll => Self { tail: set_of(desc).map_or(0, arrivals), changes: 0, arrivals: 0, fulls: 0 },
+            _ => Self { tail: 0, changes: 0, arrivals: 0, fulls: 0 },
         }
     }
 }
@@ -85,7 +85,7 @@ pub(super) fn reported(set: &Set, entry: &Entry, desc: &Desc, marks: Option<&Mar
             desc.portion.give(unread, marks.tail);
         }
         if desc.is_lane() && (report & EPOLLOUT != 0 || events & EPOLLOUT == 0) {
-            entry.seen.report_room(desc.pace.fulls());
+            entry.seen.report_room(marks.fulls);
         }
     }
     if events & EPOLLONESHOT != 0 {

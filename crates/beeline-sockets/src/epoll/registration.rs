@@ -283,13 +283,14 @@ pub fn expose(desc: &Desc) {
 /// that it does, and after it is told that it does not.
 pub fn set_inheritable(desc: &Desc, inheritable: bool) {
     let Some(set) = set_of(desc) else { return };
-    if inheritable {
-        hand_on(desc);
-    }
     let _guard = set.lock.lock();
+    // Before members are taken out that are parked, so that none is parked again.
     set.inheritable.store(inheritable, Relaxed);
-    // Nobody that is started from now on gets it, and nobody was started before.
-    if !inheritable && !set.has_seen_children() {
+    if inheritable {
+        hand_set_on(desc, set);
+    }
+    // Nobody that is started from now on gets it, and nobody was started before. A duplicate may be open to them still.
+    if !inheritable && !set.exposed.load(Relaxed) && !set.has_seen_children() {
         set.handed_on.store(false, Relaxed);
     }
 }
@@ -298,6 +299,10 @@ pub fn set_inheritable(desc: &Desc, inheritable: bool) {
 pub(crate) fn hand_on(desc: &Desc) {
     let Some(set) = set_of(desc) else { return };
     let _guard = set.lock.lock();
+    hand_set_on(desc, set);
+}
+
+fn hand_set_on(desc: &Desc, set: &Set) {
     set.handed_on.store(true, Relaxed);
     disband_and_wake(desc.fd.load(Relaxed), set);
     unpark_all(desc.fd.load(Relaxed), set);

@@ -428,7 +428,7 @@ pub(super) fn set_of(desc: &Desc) -> Option<&'static Set> {
     if desc.kind() != Kind::Epoll {
         return None;
     }
-    // SAFETY: `create` alone has stored it: null or an object of a slab, which is never unmapped.
+    // SAFETY: `begin` alone has stored it: null or an object of a slab, which is never unmapped.
     unsafe { desc.set.load(Relaxed).cast::<Set>().as_ref() }
 }
 

@@ -147,8 +147,12 @@ fn fetch_lent(guard: &RxGuard, fd: i32, room: &mut Sink<'_>) -> usize {
         // Whatever was found there, the sender has taken it back before.
         return 0;
     }
+    match fetched {
+        Ok(0) => desc.loans.missed(),
+        Ok(_) => {}
+        Err(errno) => desc.loans.failed(Some(errno)),
+    }
     if count == 0 {
-        desc.loans.failed(fetched.err());
         return 0;
     }
     let _ = room.split_front(count);

@@ -106,8 +106,10 @@ pub(crate) fn poller_sleeps() -> bool {
 /// Wakes the thread that sleeps so. Called for a lane that is named in a sleep, with no lock of it held.
 #[cold]
 pub(crate) fn alarm_poller() {
+    // The child of a `vfork` has numbers of its own: there it may be a file.
     if let Some(alarm) = ALARM.get()
         && POLLER_SLEEPS.load(Relaxed)
+        && !process::is_guest_of_parent()
     {
         let one = 1u64;
         let args = [alarm as usize, (&raw const one) as usize, size_of::<u64>(), 0, 0, 0];

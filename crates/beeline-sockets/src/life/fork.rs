@@ -120,6 +120,10 @@ pub fn around_fork_prepare() -> u32 {
         super::code::before_fork();
         guard = meet::changing_to_share();
     }
+    // Another thread may have sealed the process while this one waited; from here on nobody can.
+    if process::is_sealed() {
+        return 0;
+    }
     // Only now: what was made while we waited is copied, and must not look as if it were made after the fork.
     let number = process::count_fork();
     stats::keep_for_child();

@@ -25,7 +25,7 @@ use super::connecting::{Claim, Connecting, claim, leave_to_kernel};
 use super::lookup::{self, Afar, Target};
 use super::pool::{self};
 use super::route::{Reserved, Route, Way, reserve_name};
-use super::{bridged, greeting, ports, retry, standing};
+use super::{bridged, greeting, ports, retry, standing, trust};
 use crate::close::changing_of;
 use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
@@ -333,7 +333,10 @@ fn reserve(route: &Route, mut untaken: Option<bool>) -> Result<(Reserved, Target
             return Err(Reason::NoDoor);
         }
         if is_foreign {
-            return Err(Reason::ForeignUser);
+            let is_nobody = found.uid == trust::overflow_uid();
+            let reason = if is_nobody { Reason::DoorNotTrusted } else { Reason::ForeignUser };
+            lookup::note_barred(route.destination, found.cookie, reason);
+            return Err(reason);
         }
         if *untaken.get_or_insert_with(|| lookup::is_untaken(route.destination)) {
             return Err(Reason::HelloNotTaken);

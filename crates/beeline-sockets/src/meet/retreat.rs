@@ -122,7 +122,9 @@ pub(super) fn give_up_descriptors() -> bool {
             any = true;
         }
         let _guard = listener.lock.lock();
-        any |= sleepers::end(listener) | untended::end(listener);
+        // Threads that sleep in a set of their own would not hear there of a door that is made anew.
+        any |= listener.is_shared() && sleepers::end(listener);
+        any |= untended::end(listener);
     });
     any
 }

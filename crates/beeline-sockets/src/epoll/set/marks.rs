@@ -23,6 +23,8 @@ pub struct Marks {
     pub changes: u32,
     /// The side's `arrivals`.
     pub arrivals: u32,
+    /// How often sends had found the ring full.
+    pub fulls: u32,
 }
 
 /// The marks at the last report. Valid when zeroed.

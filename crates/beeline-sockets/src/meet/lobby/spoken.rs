@@ -24,13 +24,8 @@ pub(in crate::meet) fn spoken_at(listener: &Listener, hidden: i32, flags: i32) -
     let _guard = listener.lock.lock();
     let lobby = &listener.lobby;
     let Some(end) = lobby.kept.of(hidden).filter(|end| !end.is_withdrawn()) else { return Ok(None) };
-    let anchor = as_accepted(hidden, flags, end.is_nonblocking())?;
     // Another end may have got the number meanwhile, whose client is silent.
-    let again = lobby.kept.take_if_said(end, lobby.fd());
-    if again.is_none() {
-        let _ = sys::close(anchor);
-    }
-    Ok(again.map(|again| Spoken { anchor, again: Some(again) }))
+    take_if_said(lobby, end, hidden, flags)
 }
 
 /// Takes a client out of the lobby that has spoken. One that says hello again is heard as it is taken: whoever takes
@@ -59,33 +54,48 @@ pub(in crate::meet) fn spoken(listener: &Listener, flags: i32) -> Result<Option<
 
 fn take_new(lobby: &Lobby, place: &Pending, flags: i32) -> Result<Option<Spoken>, Errno> {
     let Some(hidden) = place.anchor.get() else { return Ok(None) };
-    let anchor = as_accepted(hidden, flags, None)?;
+    let anchor = duplicate(hidden, flags)?;
+    set_mode(anchor, flags, None);
     lobby.leave_place(place);
     Ok(Some(Spoken { anchor, again: None }))
 }
 
 fn take_end(lobby: &Lobby, end: &kept::End, flags: i32) -> Result<Option<Spoken>, Errno> {
     let Some(hidden) = end.anchor() else { return Ok(None) };
-    let anchor = as_accepted(hidden, flags, end.is_nonblocking())?;
+    let taken = take_if_said(lobby, end, hidden, flags)?;
+    // A bell, mostly, of the connection before.
+    if taken.is_none() && end.look() == Waiting::Gone {
+        lobby.kept.drop_end(end, lobby.fd());
+    }
+    Ok(taken)
+}
+
+/// Takes a client that has said hello again. Where it has not, the end stays as it is, and so does its anchor's mode,
+/// which the number shares.
+fn take_if_said(lobby: &Lobby, end: &kept::End, hidden: i32, flags: i32) -> Result<Option<Spoken>, Errno> {
+    let anchor = duplicate(hidden, flags)?;
+    let is_nonblocking = end.is_nonblocking();
     let again = lobby.kept.take_if_said(end, lobby.fd());
-    if again.is_none() {
-        let _ = sys::close(anchor);
-        // A bell, mostly, of the connection before.
-        if end.look() == Waiting::Gone {
-            lobby.kept.drop_end(end, lobby.fd());
+    match again {
+        Some(_) => set_mode(anchor, flags, is_nonblocking),
+        None => {
+            let _ = sys::close(anchor);
         }
     }
     Ok(again.map(|again| Spoken { anchor, again: Some(again) }))
 }
 
-/// A hidden anchor under a number as accept(2) would give it. `is_nonblocking` is what is known of its mode.
-fn as_accepted(hidden: i32, flags: i32, is_nonblocking: Option<bool>) -> Result<i32, Errno> {
-    let anchor = kernel::duplicate(hidden, 0, flags & libc::SOCK_CLOEXEC != 0)?;
+/// A hidden anchor under a number as accept(2) would give it.
+fn duplicate(hidden: i32, flags: i32) -> Result<i32, Errno> {
+    kernel::duplicate(hidden, 0, flags & libc::SOCK_CLOEXEC != 0)
+}
+
+/// Gives an anchor the mode that accept(2) would give it. `is_nonblocking` is what is known of the one it has.
+fn set_mode(anchor: i32, flags: i32, is_nonblocking: Option<bool>) {
     let wanted = flags & libc::SOCK_NONBLOCK != 0;
     if is_nonblocking != Some(wanted) {
         let _ = kernel::set_status_flags(anchor, if wanted { libc::O_NONBLOCK } else { 0 });
     }
-    Ok(anchor)
 }
 
 /// Who in the lobby has spoken, if anybody has.
