@@ -94,6 +94,12 @@ pub fn counts_memory_strictly() -> bool {
     }
 }
 
+/// The same, if it was looked at.
+#[must_use]
+pub fn is_known_strict() -> bool {
+    STRICT.load(Relaxed) == YES && counts_memory_strictly()
+}
+
 #[cold]
 fn look_whether_strict() -> bool {
     LOOKED_NS.store(kernel::now_ns(), Relaxed);

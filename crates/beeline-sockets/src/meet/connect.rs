@@ -235,7 +235,7 @@ fn attempt(
     if lookup::is_known_doorless(known_as) {
         return Err(Reason::NoDoor);
     }
-    if limits::counts_memory_strictly() {
+    if limits::is_known_strict() {
         return Err(Reason::OvercommitStrict);
     }
     // One that could have no lane anyway has not looked for the others.
@@ -337,6 +337,10 @@ fn reserve(route: &Route, mut untaken: Option<bool>) -> Result<(Reserved, Target
             let reason = if is_nobody { Reason::DoorNotTrusted } else { Reason::ForeignUser };
             lookup::note_barred(route.destination, found.cookie, reason);
             return Err(reason);
+        }
+        // Not before it is known that there is a door: most programs meet none.
+        if limits::counts_memory_strictly() {
+            return Err(Reason::OvercommitStrict);
         }
         if *untaken.get_or_insert_with(|| lookup::is_untaken(route.destination)) {
             return Err(Reason::HelloNotTaken);

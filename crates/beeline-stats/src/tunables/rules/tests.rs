@@ -85,7 +85,7 @@ fn what_is_wrong_with_a_rule_is_told() {
     let unknown = RuleError::UnknownKey.to_string();
     assert!(unknown.starts_with("a rule has program, role, address, port, path, and options that"), "{unknown}");
     let options: Vec<&str> = options().collect();
-    assert_eq!(options, ["wait", "spin_ns_max", "short_lived_lanes"]);
+    assert_eq!(options, ["wait", "spin_ns_max", "zcopy_threshold_bytes", "short_lived_lanes"]);
 }
 
 #[test]
