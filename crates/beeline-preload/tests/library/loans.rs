@@ -49,7 +49,13 @@ fn a_threshold_beyond_the_message_leaves_all_to_the_ring() {
 
 #[test]
 fn a_receiver_that_may_not_look_into_the_sender_asks_once() {
-    assert_eq!(none_is_fetched("refused", "zcopy_threshold_bytes=16K"), 1);
+    // As in `some_are_fetched`: it may be lent nothing.
+    let is_refused_once = |_| {
+        let refused = none_is_fetched("refused", "zcopy_threshold_bytes=16K");
+        assert!(refused <= 1, "{refused}");
+        refused == 1
+    };
+    assert!((0..8).any(is_refused_once), "nothing was tried");
 }
 
 #[test]
