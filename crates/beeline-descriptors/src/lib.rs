@@ -26,6 +26,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
 
 pub mod anchor;
+pub(crate) mod attempts;
 pub mod bulk;
 pub mod close;
 pub mod desc;

@@ -6,8 +6,8 @@
 //!    not kept. Only a blocking send lends, to a receiver on another CPU. (On one CPU [`crate::turns`] do as well.)
 //! 2. The option `zcopy_threshold_bytes` of the sender says from which length on it lends, and the receiver's for how
 //!    much room it fetches.
-//! 3. With `auto` both ways are tried ([`crate::trials`]): time is taken of whole sends. Another connection begins with
-//!    what the last one of this process found.
+//! 3. With `auto` lending and the ring are both tried ([`crate::attempts`]). A wait that was too long counts as one in
+//!    vain there.
 //! 4. A receiver fetches from the process that has made the other end of the anchor, as the kernel names it, if that
 //!    was of the same user: what a peer says of itself could lead it anywhere. Whoever has that end by now is to prove
 //!    that it is still that process: with each wait the receiver says another number, by chance, and looks for it there
@@ -15,7 +15,6 @@
 //!    so the option is not for connections of servers that keep their workers from their own memory.
 //! 5. A receiver that could fetch nothing some times in a row asks no more on this connection, and one that the kernel
 //!    has refused the right to look into another process does not in this process.
-//! 6. Each time the sender has waited in vain, or too long, it lends nothing for twice as many messages as before.
 
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicU32, AtomicU64,
@@ -24,35 +23,25 @@ use core::sync::atomic::{
 
 use beeline_stats::Counter;
 
-use crate::trials::{Found, Terms, Trials};
+use crate::attempts::{Attempts, Lessons};
 use crate::{Errno, kernel, stats};
 
 /// The shortest message that is lent, and the room for which is fetched, whatever the options say.
 pub const LENT_BYTES_MIN: usize = 16 * 1024;
 /// The same with `auto`: below, what both ends tell each other costs more than the copy.
 pub(crate) const LENT_BYTES_AUTO: usize = 48 * 1024;
-/// Messages by the ring after the first wait in vain, and after many.
-const PAUSE_MIN: u32 = 16;
-const PAUSE_MAX: u32 = 1 << 16;
 /// Waits with nothing lent after which a receive waits in the quick path first, as others do.
 const UNLENT_MAX: u32 = 64;
 /// Loans in a row of which nothing was fetched, after which none is looked at.
 const MISSES_MAX: u32 = 4;
 
-/// What the connection that tried last has found: windows before the next trial, and whether lending was faster.
-static PAUSE: AtomicU32 = AtomicU32::new(0);
-static IT_PAYS: AtomicBool = AtomicBool::new(false);
+static LESSONS: Lessons = Lessons::none();
 /// The kernel does not let this process look into others.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// Of [`Loans::lender`]: nobody has asked, and nobody is to be fetched from. Else it is a process.
 const UNASKED: i32 = 0;
 const NOBODY: i32 = -1;
-
-/// How both ways are tried in a ring of so many bytes.
-const fn terms(ring_bytes: u32) -> Terms {
-    Terms::of_ring(ring_bytes, 8, 8)
-}
 
 /// How a message is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,10 +55,8 @@ pub struct Way {
 /// What an end knows of lending and fetching. Valid when zeroed.
 #[derive(Debug, Default)]
 pub struct Loans {
-    /// Messages that still go by the ring.
-    left: AtomicU32,
-    /// How many it were after the last wait in vain.
-    pause: AtomicU32,
+    /// Whether a message is lent.
+    attempts: Attempts,
     /// From whom is fetched.
     lender: AtomicI32,
     /// Whether a receive that waits may be one that fetches: then it does not wait in the quick path.
@@ -80,51 +67,30 @@ pub struct Loans {
     misses: AtomicU32,
     /// What the last wait has said that it wants to find; 0 if nothing is fetched.
     challenge: AtomicU64,
-    trials: Trials,
 }
 
 impl Loans {
     /// Begins anew, for another connection.
     pub fn reset(&self) {
-        self.left.store(0, Relaxed);
-        self.pause.store(0, Relaxed);
+        self.attempts.reset(&LESSONS);
         self.lender.store(UNASKED, Relaxed);
         self.wants_no_more();
         self.fetched();
-        let pause = PAUSE.load(Relaxed).max(terms(0).pause_min);
-        self.trials.reset(Found { second: IT_PAYS.load(Relaxed), pause });
     }
 
     /// A message that was to be timed took so long.
     pub fn sent(&self, ring_bytes: u32, bytes: usize, ticks: u64) {
-        self.trials.took(terms(ring_bytes), bytes, ticks);
-        let found = self.trials.found();
-        if found.pause != PAUSE.load(Relaxed) || found.second != IT_PAYS.load(Relaxed) {
-            PAUSE.store(found.pause, Relaxed);
-            IT_PAYS.store(found.second, Relaxed);
-        }
+        self.attempts.sent(&LESSONS, ring_bytes, bytes, ticks);
     }
 
-    /// Whether the message that begins is lent, by what is known of both ways if that `is_timed`.
+    /// Whether the message that begins is lent; where that `is_timed`, by what is known of lending and the ring.
     pub(crate) fn takes_message(&self, is_timed: bool) -> bool {
-        (!is_timed || self.trials.goes_second()) && self.take_due()
+        self.attempts.takes_message(is_timed)
     }
 
-    /// Whether the message that begins may be lent.
-    fn take_due(&self) -> bool {
-        let left = self.left.load(Relaxed);
-        self.left.store(left.saturating_sub(1), Relaxed);
-        left == 0
-    }
-
-    /// Something was lent, and the receiver has fetched it or not.
+    /// Something was to be lent, and the receiver has fetched it in time or not.
     pub fn lent(&self, is_fetched: bool) {
-        let pause = match is_fetched {
-            true => 0,
-            false => self.pause.load(Relaxed).saturating_mul(2).clamp(PAUSE_MIN, PAUSE_MAX),
-        };
-        self.pause.store(pause, Relaxed);
-        self.left.store(pause, Relaxed);
+        self.attempts.waited(is_fetched);
     }
 
     /// Whether a receive with so much room that finds nothing may be one that fetches.
@@ -203,23 +169,6 @@ impl Loans {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn waits_in_vain_become_rare_and_one_that_is_fetched_ends_that() {
-        let loans = Loans::default();
-        loans.reset();
-        let mut tried = 0;
-        for _ in 0..100_000 {
-            if loans.take_due() {
-                tried += 1;
-                loans.lent(false);
-            }
-        }
-        assert!((8..=16).contains(&tried), "{tried}");
-        while !loans.take_due() {}
-        loans.lent(true);
-        assert!((0..100).all(|_| loans.take_due()));
-    }
 
     #[test]
     fn who_could_fetch_nothing_asks_no_more() {

@@ -9,17 +9,14 @@
 //! 1. Only blocking sends of long messages take turns, and only while the peer shows this very CPU.
 //! 2. A turn is a quarter of the second-level cache: what is sent, the ring and what is received lie there together.
 //!    The option `turn_bytes` sets another length, or none.
-//! 3. With `turn_bytes=auto` both ways, in turns and with the whole ring, are tried ([`crate::trials`]): time is taken
-//!    of whole sends. One CPU does the work of both ends, so over several rings' length that is the time of both.
-//!    Another connection begins with what the last one of this process found.
-//! 4. A receiver that does not read when it is its turn has something else to do. Each time the sender has waited in
-//!    vain it does without turns for twice as many messages as before.
+//! 3. With `turn_bytes=auto` turns and the whole ring are both tried ([`crate::attempts`]). One CPU does the work of
+//!    both ends, so over several rings' length the time of whole sends is that of both.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use beeline_stats::tunables::{Threshold, option};
 
-use crate::trials::{Found, Terms, Trials};
+use crate::attempts::{Attempts, Lessons};
 
 /// Bounds of a turn. Below, going to sleep and waking up costs more than the caches give; above, there is nothing to
 /// win.
@@ -27,18 +24,7 @@ const TURN_MIN: u32 = 128 * 1024;
 const TURN_MAX: u32 = 1024 * 1024;
 /// Where the machine does not tell the size of its caches.
 const TURN_UNKNOWN: u32 = 256 * 1024;
-/// Messages without turns after the first wait in vain, and after many.
-const PAUSE_MIN: u32 = 16;
-const PAUSE_MAX: u32 = 1 << 16;
-
-/// What the connection that tried last has found: windows before the next trial, and whether turns were faster.
-static PAUSE: AtomicU32 = AtomicU32::new(0);
-static THEY_PAY: AtomicBool = AtomicBool::new(false);
-
-/// How turns are tried in a ring of so many bytes.
-const fn terms(ring_bytes: u32) -> Terms {
-    Terms::of_ring(ring_bytes, 8, 8)
-}
+static LESSONS: Lessons = Lessons::none();
 
 /// How a message is sent to a receiver on this CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,21 +42,12 @@ impl Way {
 
 /// What a sender knows of its receiver's turns. Valid when zeroed.
 #[derive(Debug, Default)]
-pub struct Turns {
-    /// Messages that still go without.
-    left: AtomicU32,
-    /// How many it were after the last wait in vain.
-    pause: AtomicU32,
-    trials: Trials,
-}
+pub struct Turns(Attempts);
 
 impl Turns {
     /// Begins anew, for another connection.
     pub fn reset(&self) {
-        self.left.store(0, Relaxed);
-        self.pause.store(0, Relaxed);
-        let pause = PAUSE.load(Relaxed).max(terms(0).pause_min);
-        self.trials.reset(Found { second: THEY_PAY.load(Relaxed), pause });
+        self.0.reset(&LESSONS);
     }
 
     /// How the message that begins is to be sent, on a lane with rings of `ring_bytes`.
@@ -84,35 +61,18 @@ impl Turns {
         if wanted == 0 || wanted > ring_bytes / 2 {
             return Way::WHOLE;
         }
-        let takes_turns = (!is_timed || self.trials.goes_second()) && self.take_due();
+        let takes_turns = self.0.takes_message(is_timed);
         Way { turn_bytes: if takes_turns { wanted } else { 0 }, is_timed }
     }
 
     /// A message that was to be timed took so long.
     pub fn sent(&self, ring_bytes: u32, bytes: usize, ticks: u64) {
-        self.trials.took(terms(ring_bytes), bytes, ticks);
-        let found = self.trials.found();
-        if found.pause != PAUSE.load(Relaxed) || found.second != THEY_PAY.load(Relaxed) {
-            PAUSE.store(found.pause, Relaxed);
-            THEY_PAY.store(found.second, Relaxed);
-        }
-    }
-
-    /// Whether the message that begins may take turns.
-    fn take_due(&self) -> bool {
-        let left = self.left.load(Relaxed);
-        self.left.store(left.saturating_sub(1), Relaxed);
-        left == 0
+        self.0.sent(&LESSONS, ring_bytes, bytes, ticks);
     }
 
     /// The receiver was given a turn, and has read or not.
     pub fn given(&self, has_read: bool) {
-        let pause = match has_read {
-            true => 0,
-            false => self.pause.load(Relaxed).saturating_mul(2).clamp(PAUSE_MIN, PAUSE_MAX),
-        };
-        self.pause.store(pause, Relaxed);
-        self.left.store(pause, Relaxed);
+        self.0.waited(has_read);
     }
 }
 
@@ -155,23 +115,6 @@ mod tests {
         assert!((TURN_MIN..=TURN_MAX).contains(&best_turn()));
     }
 
-    #[test]
-    fn waits_in_vain_become_rare_and_one_turn_that_is_taken_ends_that() {
-        let turns = Turns::default();
-        turns.reset();
-        let mut waits = 0;
-        for _ in 0..100_000 {
-            if turns.take_due() {
-                waits += 1;
-                turns.given(false);
-            }
-        }
-        assert!((8..=16).contains(&waits), "{waits}");
-        while !turns.take_due() {}
-        turns.given(true);
-        assert!((0..100).all(|_| turns.take_due()));
-    }
-
     const RING: u32 = 1 << 22;
 
     /// Sends messages of 64 KiB where one of them costs so much; returns whether the last one went in turns.
@@ -182,7 +125,7 @@ mod tests {
             turns.sent(RING, 65_536, if way.turn_bytes == 0 { whole } else { in_turns });
             way = turns.way(RING);
         }
-        turns.trials.found().second
+        turns.0.found().second
     }
 
     #[test]
@@ -192,8 +135,8 @@ mod tests {
         assert!(!send(&turns, 2000, 5_000, 6_500));
         let another = Turns::default();
         another.reset();
-        assert_eq!(another.trials.found(), turns.trials.found());
-        assert!(another.trials.found().pause > 8);
+        assert_eq!(another.0.found(), turns.0.found());
+        assert!(another.0.found().pause > 8);
         assert!(send(&turns, 9000, 8_000, 4_000));
         let another = Turns::default();
         another.reset();

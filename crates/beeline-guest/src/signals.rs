@@ -297,9 +297,11 @@ fn tell_waiter(waits_for: usize) {
 /// # Safety
 /// `info` must be what the kernel gives a handler of the signal.
 unsafe fn is_of_abort(signal: i32, info: *const libc::siginfo_t) -> bool {
+    if signal != libc::SIGABRT {
+        return false;
+    }
     // SAFETY: the caller guarantees it; a signal of that code has a sender.
-    signal == libc::SIGABRT
-        && unsafe { (*info).si_code == libc::SI_TKILL && (*info).si_pid().cast_unsigned() == process::owner() }
+    unsafe { (*info).si_code == libc::SI_TKILL && (*info).si_pid().cast_unsigned() == process::owner() }
 }
 
 /// What stands before each handler of the app.

@@ -151,6 +151,7 @@ cases! { environment:
     what_a_program_sets_itself_it_sees
     as_much_as_fits_can_be_given
     commands_run_as_ever
+    a_command_begins_with_the_callers_mask
     a_command_that_begins_beside_another_has_no_pipe_of_that
     a_command_that_begins_while_another_ends_has_no_pipe_of_that
     threads_that_start_programs_take_no_more_and_more_memory

@@ -67,8 +67,8 @@ impl<'a> Source<'a> {
     /// Looks at each page of them, so that all of them are there.
     pub fn touch(&self) {
         const PAGE_BYTES: usize = 4096;
-        let last = self.length.saturating_sub(1);
-        for offset in (0..self.length).step_by(PAGE_BYTES).chain([last].into_iter().filter(|_| self.length != 0)) {
+        // They need not begin with a page.
+        for offset in (0..self.length).step_by(PAGE_BYTES).chain(self.length.checked_sub(1)) {
             // SAFETY: within the bytes, which are readable; what they are does not matter.
             let _ = unsafe { self.pointer.add(offset).read_volatile() };
         }

@@ -10,6 +10,7 @@
 #include <spawn.h>
 #include <sys/auxv.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <time.h>
 
 extern char **environ;
@@ -275,6 +276,24 @@ static void commands_run_as_ever(void) {
     for (int i = 0; i < 100; i++) CHECK(WEXITSTATUS(pclose(many[i])) == 7);
 }
 
+static void on_alarm(int number) { (void)number; }
+
+/* Signals come all the time, also while a command is begun. */
+static void a_command_begins_with_the_callers_mask(void) {
+    struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
+    struct itimerval often = {{0, 50}, {0, 50}}, never = {{0, 0}, {0, 0}};
+    sigset_t none;
+    CHECK(sigemptyset(&none) == 0 && sigprocmask(SIG_SETMASK, &none, NULL) == 0);
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0 && setitimer(ITIMER_REAL, &often, NULL) == 0);
+    for (int i = 0; i < 200; i++) {
+        char line[100] = "";
+        FILE *stream = popen("exec grep SigBlk /proc/self/status", "r");
+        CHECK(stream && fgets(line, sizeof line, stream) && pclose(stream) == 0);
+        CHECK(strcmp(line, "SigBlk:\t0000000000000000\n") == 0);
+    }
+    CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+}
+
 static double now(void) {
     struct timespec time;
     CHECK(clock_gettime(CLOCK_MONOTONIC, &time) == 0);
@@ -416,6 +435,7 @@ static const struct guest_case CASES[] = {
     CASE(what_a_program_sets_itself_it_sees),
     CASE(as_much_as_fits_can_be_given),
     CASE(commands_run_as_ever),
+    CASE(a_command_begins_with_the_callers_mask),
     CASE(a_command_that_begins_beside_another_has_no_pipe_of_that),
     CASE(a_command_that_begins_while_another_ends_has_no_pipe_of_that),
     CASE(two_commands_begin),

@@ -5,7 +5,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::{End, LaneMemory, flags};
 use beeline_shm::SideMemory;
 
-use super::set::{Set, set_of};
+use super::readiness::reported;
+use super::set::{Marks, Set, set_of};
 use super::{begin, ctl, wait};
 use crate::desc::{DESCS, Kind};
 use crate::side::SideState;
@@ -56,6 +57,22 @@ fn told(set: i32) -> Vec<u32> {
 fn send(fd: i32) {
     // SAFETY: a live slice.
     assert_eq!(unsafe { io::send(fd, b"x".as_ptr(), 1, libc::MSG_NOSIGNAL) }, Outcome::Done(1));
+}
+
+/// A send finds the ring full between the look at a member and the report of it: the room that comes is told.
+#[test]
+fn room_is_told_to_a_send_that_found_none_while_the_member_was_reported() {
+    let (number, set) = new_set();
+    let [asking, _] = lane();
+    control(number, libc::EPOLL_CTL_ADD, asking, libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET);
+    assert_eq!(told(number), [libc::EPOLLOUT as u32]);
+    let (desc, entry) = (table::get(asking).unwrap(), set.find(asking).unwrap());
+    let marks = Marks::of(desc);
+    desc.pace.count_full();
+    reported(set, entry, desc, Some(&marks), libc::EPOLLOUT as u32);
+    set.make_hot(asking, entry);
+    assert_eq!(told(number), [libc::EPOLLOUT as u32]);
+    assert_eq!(told(number), [0; 0]);
 }
 
 #[test]

@@ -54,7 +54,7 @@ struct Sending<'p, 'a, I> {
     turns: Option<Way>,
     /// Where the receiver is not, and the call may block: whether parts are lent to it.
     loans: Option<loans::Way>,
-    /// Whether any was.
+    /// Whether the call has tried to lend one.
     has_tried: bool,
     /// The bytes of the program's call so far, where these are a part of it. They are counted before a handler may run
     /// that jumps out.

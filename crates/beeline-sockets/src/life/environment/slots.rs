@@ -5,7 +5,8 @@
 //! 2. The child of a `vfork`, which has its parent's memory and number here, never comes back from executing a program.
 //!    So a slot that such a child has taken is marked ([`GUESTS`]), and the next one is had in its place by the same
 //!    thread: that it runs again tells that the child is gone. What a thread takes for itself is never used again
-//!    before it is given back: a handler of the program's may have interrupted it, and start a program, too.
+//!    before it is given back: a handler of the program's may have interrupted it, and start a program, too. Where the
+//!    parent's thread has no number yet, the child goes by its own, and has the slot until its program has ended.
 //! 3. A slot whose thread has ended is free. So is one of the time before this process was forked: its thread is not
 //!    here.
 //! 4. There are as many slots as are taken at one time: where there is none left, more are mapped, for good.
