@@ -1,7 +1,7 @@
 //! What every test needs: lanes, relays, the calls on both ends.
 
 use std::io::Read;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::FromRawFd;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -19,11 +19,48 @@ pub fn turn() -> std::sync::MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Addresses that no other test uses.
+/// Addresses of two ports that nobody has, not even a connection that ended within the last minute: a relay could not
+/// listen there.
 fn addresses() -> [SocketAddr; 2] {
     static PORT: AtomicU16 = AtomicU16::new(12_100);
-    let port = PORT.fetch_add(2, Relaxed);
-    [SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from(([127, 0, 0, 1], port + 1))]
+    loop {
+        let port = PORT.fetch_add(2, Relaxed);
+        let both = [port, port + 1].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        if both.iter().all(|&address| TcpListener::bind(address).is_ok()) {
+            return both;
+        }
+    }
+}
+
+/// A connection from there that is over: for a minute its port is nobody else's.
+pub fn leave_behind(from: SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap();
+    // SAFETY: a fresh socket, addresses of its family with their lengths.
+    let client = unsafe {
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0);
+        for (call, address) in [(libc::bind as Call, from), (libc::connect as Call, to)] {
+            let mut name: libc::sockaddr_in = std::mem::zeroed();
+            name.sin_family = libc::AF_INET as _;
+            name.sin_port = address.port().to_be();
+            name.sin_addr.s_addr = u32::from(std::net::Ipv4Addr::LOCALHOST).to_be();
+            assert_eq!(call(socket, (&raw const name).cast(), size_of_val(&name) as u32), 0, "{address}");
+        }
+        TcpStream::from_raw_fd(socket)
+    };
+    let (mut server, _) = listener.accept().unwrap();
+    drop(client);
+    assert_eq!(server.read(&mut [0]).unwrap(), 0);
+}
+
+type Call = unsafe extern "C" fn(i32, *const libc::sockaddr, u32) -> i32;
+
+/// Whether this process has `CAP_NET_ADMIN`.
+pub fn may_administer_network() -> bool {
+    const CAP_NET_ADMIN: u32 = 12;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:\t")).unwrap();
+    u64::from_str_radix(capabilities, 16).unwrap() & 1 << CAP_NET_ADMIN != 0
 }
 
 /// The fds of a fresh lane, client's and server's, with the addresses of both.

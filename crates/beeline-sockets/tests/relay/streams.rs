@@ -69,6 +69,24 @@ fn either_end_of_a_lane_can_be_demoted_and_both() {
     relays.into_iter().for_each(Relay::ends);
 }
 
+/// What is left of that connection for a minute forbids to listen at its port, and not to a socket that is put into
+/// its state by hand.
+#[test]
+fn the_peers_port_may_have_been_anothers_a_moment_ago() {
+    let _turn = turn();
+    if !may_administer_network() {
+        return;
+    }
+    let ([client, server], [from, to]) = lane_pair();
+    leave_behind(from);
+    let relays = [demote(client), demote(server)];
+    let [client, server] = [client, server].map(adopt);
+    assert_eq!((client.local_addr().unwrap(), client.peer_addr().unwrap()), (from, to));
+    assert_eq!(server.peer_addr().unwrap(), from);
+    drop((client, server));
+    relays.into_iter().for_each(Relay::ends);
+}
+
 #[test]
 fn half_closes_are_passed_on_and_the_other_half_goes_on() {
     let _turn = turn();

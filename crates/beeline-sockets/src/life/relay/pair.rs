@@ -8,9 +8,9 @@
 //!    both are marked `SO_REUSEPORT`.
 //! 2. With the privilege for it (`CAP_NET_ADMIN`), both sockets are put into the established state by hand
 //!    (`TCP_REPAIR`, as checkpoint and restore does), which no listener hinders.
-//! 3. A handshake in which a port that cannot be had is one of the kernel's choice: preferably the app's own, so that
-//!    it still sees who its peer is. The addresses are right then. Two relays of one connection, one at either end,
-//!    come to this: the same two addresses and ports make one connection only.
+//! 3. Both again with a port of the kernel's choice in place of one that cannot be had: preferably the app's own, so
+//!    that it still sees who its peer is. The addresses are right then. Two relays of one connection, one at either
+//!    end, come to this: the same two addresses and ports make one connection only.
 //!
 //! Both addresses must be this network namespace's, or nobody can bind to them: of a connection to another host, over a
 //! bridge, or to another namespace no pair can be made.
@@ -61,6 +61,7 @@ fn find(local: SocketAddr, remote: SocketAddr, family: i32) -> Result<Pair, Reas
     shake_hands(local, remote, family)
         .or_else(|| repair(local, remote, family))
         .or_else(|| shake_hands(any(local), remote, family))
+        .or_else(|| repair(any(local), remote, family))
         .or_else(|| shake_hands(local, any(remote), family))
         .or_else(|| shake_hands(any(local), any(remote), family))
         .ok_or(Reason::RelayFailed)
@@ -159,13 +160,14 @@ fn bind_beside_listener(socket: &Fd, address: SocketAddr, wanted: &SockAddr) -> 
     done
 }
 
-/// Connects without a handshake.
+/// Connects without a handshake. A local port of 0 stands for any.
 fn repair(local: SocketAddr, remote: SocketAddr, family: i32) -> Option<Pair> {
     let app = new_socket(family)?;
     let ours = new_socket(family_of(remote))?;
     let begin = kernel::now_ns() as u32;
     let (one, other) = (begin, begin.rotate_left(16));
     prepare(&app, local, family, (one, other))?;
+    let local = kernel::getsockname(app.get()).ok()?.to_internet()?;
     prepare(&ours, remote, family_of(remote), (other, one))?;
     // Now nothing is sent: the sockets believe that they are connected.
     kernel::connect(app.get(), &SockAddr::internet(remote, family)).ok()?;
