@@ -18,7 +18,6 @@ strip --strip-unneeded "$package"/usr/bin/* "$package/usr/lib/beeline/libbeeline
 find "$package/usr/share/man" -type f -exec gzip -9n {} +
 install -D -m 644 LICENSE-MIT "$package/usr/share/doc/beeline/copyright" 2>/dev/null ||
     install -D -m 644 LICENSE* -t "$package/usr/share/doc/beeline"
-install -m 644 README.md CHANGELOG.md ARCHITECTURE.md CONTRIBUTING.md SECURITY.md -t "$package/usr/share/doc/beeline"
 maintainer='The Beeline project <beeline@packages.invalid>'
 # What Debian's tools read; for people there is CHANGELOG.md. The date is that of the last commit, so that a build can be repeated.
 printf 'beeline (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- %s  %s\n' "$version" "$maintainer" \
@@ -30,7 +29,6 @@ mv "$package"/usr/share/zsh/site-functions/* "$package/usr/share/zsh/vendor-comp
 rmdir "$package/usr/share/zsh/site-functions"
 # Worked examples for containers, and the service on other hosts without systemd.
 cp -r packaging/oci "$package/usr/share/doc/beeline/examples"
-cp -r docs/. "$package/usr/share/doc/beeline/docs"
 install -D -m 644 packaging/beelined.toml "$package/etc/beeline/beelined.toml"
 echo /etc/beeline/beelined.toml >"$package/DEBIAN/conffiles"
 install -m 755 packaging/postinst packaging/prerm packaging/postrm -t "$package/DEBIAN"

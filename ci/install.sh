@@ -16,9 +16,10 @@ install -D -m 644 target/release/libbeeline.so "$mould/lib/beeline/libbeeline.so
 install -d "$mould/share/beeline/profiles"
 install -m 644 profiles/*.toml "$mould/share/beeline/profiles/"
 target/release/beeline generate man "$mould/share/man/man1"
-# What `beeline doctor` names.
-install -d "$mould/share/doc/beeline/docs"
-install -m 644 docs/*.md "$mould/share/doc/beeline/docs/"
+# What `beeline doctor` names, and what that refers to.
+install -d "$mould/share/doc/beeline"
+install -m 644 README.md CHANGELOG.md ARCHITECTURE.md CONTRIBUTING.md SECURITY.md -t "$mould/share/doc/beeline"
+cp -r docs "$mould/share/doc/beeline"
 # Where each shell looks for them by itself.
 write_completions() {
     install -d "$mould/share/bash-completion/completions" "$mould/share/zsh/site-functions" \

@@ -20,4 +20,8 @@ directories=$(awk -F/ '{
 }' "$list" | sort -ru)
 xargs -d '\n' rm -f -- <"$list"
 printf '%s\n' "$directories" | xargs -d '\n' rmdir --ignore-fail-on-non-empty -- 2>/dev/null || true
+drop_ins=$(grep -ls 'beeline run' /etc/systemd/system/*/*.conf || true)
+if [ -n "$drop_ins" ]; then
+    printf 'These services do not start without the command; remove what starts them so:\n%s\n' "$drop_ins" >&2
+fi
 echo "Removed from $prefix. Programs that run with the library keep it until they end."

@@ -113,8 +113,13 @@ def installed(package, memory):
     assert configuration.exists() and not (root / "usr/bin/beeline").exists()
     inside("dpkg", "-i", "/run/beeline.deb")
     assert "all = true" in configuration.read_text(), "what the administrator wrote is kept"
-    inside("dpkg", "-r", "beeline")
-    step("removed, it leaves the configuration, and finds it again")
+    drop_in = root / "etc/systemd/system/beeline-test.service.d/beeline.conf"
+    drop_in.parent.mkdir(parents=True)
+    drop_in.write_text("[Service]\nExecStart=\nExecStart=/usr/bin/beeline run -- /bin/true\n")
+    said = inside("dpkg", "-r", "beeline")
+    assert "/etc/systemd/system/beeline-test.service.d/beeline.conf" in said, said
+    shutil.rmtree(drop_in.parent)
+    step("removed, it leaves the configuration, and finds it again; services that need it are named")
     inside("dpkg", "-P", "beeline")
     traces = left(upper)
     assert not traces, f"a purge leaves {traces}"

@@ -12,7 +12,8 @@ find "$prefix" | sort >"$prefix.before"
 ci/install.sh "$prefix" >/dev/null
 find "$prefix" ! -type d | sort | comm -13 "$prefix.before" - >"$prefix.installed"
 for file in bin/beeline lib/beeline/libbeeline.so share/beeline/profiles/latency.toml share/man/man1/beeline-run.1 \
-    share/bash-completion/completions/beeline share/doc/beeline/docs/containers.md; do
+    share/bash-completion/completions/beeline share/doc/beeline/README.md \
+    share/doc/beeline/docs/containers.md share/doc/beeline/docs/site/shopping-wips.svg; do
     grep -qx "$prefix/$file" "$prefix.installed" || { echo "not installed: $file" >&2; exit 1; }
 done
 # The command finds the library that was installed with it.

@@ -191,7 +191,7 @@ tunables! {
     wait: Wait = Wait::Lazy, Kind::Choice(Wait::WORDS), Reach::Connection,
         "How a call waits: lazy spins while that pays and then sleeps, poll spins on, wait sleeps at once.";
     spin_ns_max: u64 = 50_000, Kind::Number { min: 0, max: 10_000_000 }, Reach::Connection,
-        "The longest a lazy call spins before it sleeps; the time of eight system calls more, and on an epoll set 4,000 for each further busy connection.";
+        "The longest a lazy call spins before it sleeps, in nanoseconds; the time that eight system calls take is added, and on an epoll set 4,000 for each busy connection after the first.";
     ring_bytes: u64 = 4_194_304, Kind::PowerOfTwo { min: 65_536, max: 16_777_216 }, Reach::Running,
         "The size of each direction's ring; memory is used only as far as a stream fills it.";
     turn_bytes: Threshold = Threshold::Auto, Kind::Threshold { min: 16_384, max: 8_388_608 }, Reach::Running,
