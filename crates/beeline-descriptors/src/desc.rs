@@ -232,7 +232,7 @@ impl Desc {
         self.turns.reset();
         self.loans.reset();
         self.pace.begin();
-        self.portion.lift();
+        self.portion.begin();
         self.bridged.store(side.is(state::BRIDGED), Relaxed);
         self.show_cpu();
         crate::side::mark_linger(&lane, end, side);

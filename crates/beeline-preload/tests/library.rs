@@ -12,6 +12,8 @@ use beeline_testkit::preload;
 use beeline_testkit::watch::{Ending, Group};
 use common::{LIMIT, compile, guest, library, output, run_program, static_guest};
 
+#[path = "library/ahead.rs"]
+mod ahead;
 #[path = "library/asleep.rs"]
 mod asleep;
 #[path = "library/awaited.rs"]

@@ -10,8 +10,8 @@ use crate::buffer::{Sink, Source};
 use crate::memfd::{self, FileId, MemfdFault};
 use crate::sys::{self, Errno};
 use layout::{
-    CPU, FLAG_BITS, FLAGS, FRONT_BYTES, FRONT_CLIENT, OFFER, PAGE_BYTES, PASSED, SEAT, SLEEP, STAMP, STATUS, TURN,
-    URGENT, WRITE_WAKE, head_line, wake_line,
+    AHEAD, CPU, FLAG_BITS, FLAGS, FRONT_BYTES, FRONT_CLIENT, OFFER, PAGE_BYTES, PASSED, SEAT, SLEEP, STAMP, STATUS,
+    TURN, URGENT, WRITE_WAKE, head_line, wake_line,
 };
 pub use layout::{
     Cursor, End, FLAG_URGENT, INLINE_BYTES, RING_BYTES_MAX, RING_BYTES_MIN, WAKE_ARMED, WAKE_ORDER, lane_bytes,
@@ -251,6 +251,12 @@ impl LaneMemory {
         self.word32(wake_line(end) + TURN)
     }
 
+    /// How many bytes `end`, as a reader, wants to lie unread at most; 0 for as many as the ring holds. A wish.
+    #[must_use]
+    pub fn ahead(&self, end: End) -> &AtomicU32 {
+        self.word32(wake_line(end) + AHEAD)
+    }
+
     /// The number of the sleep that a bell for `end` would end; 0 for none that has one.
     #[must_use]
     pub fn sleep(&self, end: End) -> &AtomicU64 {
@@ -417,6 +423,7 @@ impl LaneMemory {
             self.set_urgent(end, 0);
             self.set_passed(end, 0);
             self.turn(end).store(0, Ordering::Relaxed);
+            self.ahead(end).store(0, Ordering::Relaxed);
             self.sleep(end).store(0, Ordering::Relaxed);
             self.wanted(end).store(0, Ordering::Relaxed);
         }

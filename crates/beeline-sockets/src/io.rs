@@ -12,6 +12,7 @@
 //!
 //! The anchor only ever says "gone"; what that means is computed from the fronts (`faults`).
 
+mod ahead;
 mod alone;
 mod ancillary;
 mod arm;
@@ -46,6 +47,7 @@ pub(crate) use crate::calibrate::small_send_buffer;
 pub use crate::ending::poison;
 pub(crate) use crate::ending::{Next, SHUT_BOTH, hear, observe, tell_linger, tells_of_end};
 pub(crate) use crate::side::{force_peer_look, reset};
+pub(crate) use ahead::wish;
 pub(crate) use alone::{Sleeper, Users, is_alone, may_have_bells};
 pub(crate) use arm::{arm_for_room, arm_lane, arm_reader, await_end};
 pub(crate) use faults::{fault, kernel_said, tells_nothing};

@@ -12,15 +12,21 @@ use beeline_sockets::desc::{DESCS, Kind};
 use beeline_sockets::side::{SideState, state};
 use beeline_sockets::{Outcome, calls, epoll, io, kernel, life, meet, options, table};
 
+#[path = "pair/ahead.rs"]
+mod ahead;
 #[path = "pair/splices.rs"]
 mod splices;
 
 /// The two fds of a fresh lane: client's and server's.
 fn lane_pair() -> [i32; 2] {
+    lane_pair_of(1 << 20)
+}
+
+fn lane_pair_of(ring_bytes: u32) -> [i32; 2] {
     let mut fds = [-1; 2];
     // SAFETY: room for two descriptors.
     assert_eq!(unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, fds.as_mut_ptr()) }, 0);
-    let (lane, _) = LaneMemory::create(1 << 20).unwrap();
+    let (lane, _) = LaneMemory::create(ring_bytes).unwrap();
     lane.set_flags(End::Server, beeline_lane::flags::TAKEN);
     for (fd, end) in fds.into_iter().zip([End::Client, End::Server]) {
         // SAFETY: a side is valid when zeroed and lives as long as the process.

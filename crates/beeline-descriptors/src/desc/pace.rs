@@ -33,6 +33,8 @@ pub struct Pace {
     /// was asked last.
     pub more: Trial<16>,
     answered: AtomicU32,
+    /// Long messages that are not to wait for a reader that is far behind.
+    rests: AtomicU32,
 }
 
 /// Of so many receives that find nothing and are excused one is not: it looks whether the peer is still there.
@@ -52,6 +54,19 @@ impl Pace {
         self.handed_out.store(false, Relaxed);
         self.more.begin();
         self.answered.store(0, Relaxed);
+        self.rests.store(0, Relaxed);
+    }
+
+    /// Whether a long message is one of those that do not wait; counts it.
+    pub fn rests(&self) -> bool {
+        let left = self.rests.load(Relaxed);
+        self.rests.store(left.saturating_sub(1), Relaxed);
+        left != 0
+    }
+
+    /// So many long messages more are not to wait.
+    pub fn rest(&self, messages: u32) {
+        self.rests.store(messages, Relaxed);
     }
 
     /// How many sends were complete at once.

@@ -3,8 +3,8 @@
 //! ```text
 //! 0x0000  head line of end 0 (client): head u32, -, stamp u64
 //! 0x0080  head line of end 1 (server): the same
-//! 0x0100  wake line of end 0: read_wake u32, write_wake u32, cpu u32, offer u32, urgent u64, passed u64, turn u32, -,
-//!         sleep u64
+//! 0x0100  wake line of end 0: read_wake u32, write_wake u32, cpu u32, offer u32, urgent u64, passed u64, turn u32,
+//!         ahead u32, sleep u64
 //! 0x0140  fetch line of end 0: wanted u32, loan u32, lent address u64, its length u64, proof's address u64, challenge
 //!         u64, fetched u64
 //! 0x0180  wake line of end 1: the same, with a seat in the offer's place
@@ -60,6 +60,8 @@ pub(super) const URGENT: usize = 16;
 pub(super) const PASSED: usize = 24;
 /// Of a wake line: where the word stands by which a writer asks to be told when the reader's turn is over.
 pub(super) const TURN: usize = 32;
+/// Of a wake line: where its end, as a reader, says how much it wants to lie unread.
+pub(super) const AHEAD: usize = 36;
 /// Of a wake line: where the number of the sleep stands that a bell would end.
 pub(super) const SLEEP: usize = 40;
 /// From a wake line to its end's fetch line.

@@ -82,7 +82,8 @@ pub(super) fn reported(set: &Set, entry: &Entry, desc: &Desc, marks: Option<&Mar
         entry.seen.report(marks);
         if report & READABLE != 0 && desc.is_lane() && !set.exposed.load(Relaxed) {
             let unread = io::unread_hint(desc, desc.side()).min(desc.lane().ring_bytes());
-            desc.portion.give(unread, marks.tail);
+            desc.portion.give(unread, marks.tail, set.count_report());
+            io::wish(desc, desc.portion.has_company() && desc.entries.load(Relaxed) == 1);
         }
         if desc.is_lane() && (report & EPOLLOUT != 0 || events & EPOLLOUT == 0) {
             entry.seen.report_room(marks.fulls);

@@ -109,6 +109,8 @@ pub struct Set {
     /// Turns of the set that no member counts, each by [`TURN`]: a member that was not among those that are ready is
     /// when it is added or changed, and a connection leaves, whose count goes with it.
     pub turns: AtomicU32,
+    /// Reports of lanes that can be read, by edges.
+    pub reports: AtomicU32,
     /// Members that are descriptions: lanes, listeners, other sets, sockets that may become lanes.
     pub known: AtomicU32,
     /// Lanes that were added and not deleted, about.
@@ -280,6 +282,13 @@ impl Set {
             self.order(fd, desc);
         }
         Some(entry)
+    }
+
+    /// The number of one report more, never 0.
+    pub fn count_report(&self) -> u32 {
+        let report = self.reports.load(Relaxed).wrapping_add(1).max(1);
+        self.reports.store(report, Relaxed);
+        report
     }
 
     /// A lane that comes into the set: among several, order matters.

@@ -1,6 +1,7 @@
 //! A send that is not done at once: it locks, writes what there is room for, and waits, until it has an answer.
 
 use core::cell::Cell;
+use core::mem;
 use core::ops::ControlFlow::{self, Break, Continue};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -14,7 +15,7 @@ use super::faults::{fault, kernel_said};
 use super::quiet::{Parts, Quiet};
 use super::readiness::writable_hint;
 use super::send::{account, look_is_due};
-use super::{loan, turn, urgent, zerocopy};
+use super::{ahead, loan, turn, urgent, zerocopy};
 use crate::anchor::Anchor;
 use crate::bulk::BULK_BYTES;
 use crate::desc::{Desc, Kind, Pin, TxGuard, Unlocked};
@@ -56,6 +57,8 @@ struct Sending<'p, 'a, I> {
     loans: Option<loans::Way>,
     /// Whether the call has tried to lend one.
     has_tried: bool,
+    /// Whether the reader has others to serve, and is to be waited for.
+    falls_back: bool,
     /// The bytes of the program's call so far, where these are a part of it. They are counted before a handler may run
     /// that jumps out.
     progress: Option<&'p Cell<usize>>,
@@ -103,8 +106,10 @@ pub(super) fn send_part<'p, 'a>(
         turns,
         loans: if is_long { loan::of(pin, turns.is_some(), flags) } else { None },
         has_tried: false,
+        falls_back: false,
         progress,
     };
+    sending.falls_back = is_long && sending.may_block && sending.turns.is_none() && ahead::is_unwished(desc);
     loop {
         if let Break(outcome) = sending.step() {
             return outcome;
@@ -155,8 +160,11 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
         if self.loans.is_some() && self.lend(&guard) {
             return if self.parts.sent == total { Break(self.all_sent(fd, guard)) } else { self.after_loan(guard) };
         }
-        let (before, tail) = (self.parts.sent, side.tx.tail());
         let shares = guard.shares();
+        if mem::take(&mut self.falls_back) && !shares {
+            ahead::fall_back(&guard);
+        }
+        let (before, tail) = (self.parts.sent, side.tx.tail());
         let quietly = shares && !self.is_urgent();
         let mut failed = match self.write(&guard, fd, quietly) {
             Quiet::Written(written) => written.err(),

@@ -167,7 +167,8 @@ fn repair(local: SocketAddr, remote: SocketAddr, family: i32) -> Option<Pair> {
     let begin = kernel::now_ns() as u32;
     let (one, other) = (begin, begin.rotate_left(16));
     prepare(&app, local, family, (one, other))?;
-    let local = kernel::getsockname(app.get()).ok()?.to_internet()?;
+    // A socket of IPv6 tells an IPv4 address in its own way.
+    let local = SocketAddr::new(local.ip(), kernel::getsockname(app.get()).ok()?.to_internet()?.port());
     prepare(&ours, remote, family_of(remote), (other, one))?;
     // Now nothing is sent: the sockets believe that they are connected.
     kernel::connect(app.get(), &SockAddr::internet(remote, family)).ok()?;

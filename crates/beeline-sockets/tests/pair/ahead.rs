@@ -1,0 +1,67 @@
+//! A sender waits a moment for a reader that is far behind and has others to serve; once, if that was in vain.
+
+use super::*;
+
+const RING_BYTES: u32 = 4 << 20;
+const PIECE: usize = 64 * 1024;
+/// More than is wanted to lie unread, and room for some messages more.
+const UNREAD: usize = 2 << 20;
+/// As an end shows it that runs there.
+const ANOTHER_CPU: u32 = 4000;
+/// Less than a wait takes, and more than a copy of a piece.
+const MOMENT: Duration = Duration::from_micros(40);
+
+/// Sends a byte on a connection, and takes it as its set tells of it.
+fn say(set: i32, [from, to]: [i32; 2]) {
+    assert_eq!(send(from, b"x"), Outcome::Done(1));
+    assert_eq!(wait(set, 1000), [(libc::EPOLLIN as u32, to as u64)]);
+    let mut bytes = [0; 2];
+    assert_eq!(recv(to, &mut bytes, libc::MSG_DONTWAIT), Outcome::Done(1));
+    assert_eq!(recv(to, &mut bytes, libc::MSG_DONTWAIT), Outcome::fail(libc::EAGAIN));
+}
+
+/// How long so many sends take that may block, and do not have to.
+fn times(fd: i32, count: usize) -> Vec<Duration> {
+    let piece = vec![7; PIECE];
+    let time = |_| {
+        let began = Instant::now();
+        assert_eq!(send(fd, &piece), Outcome::Done(PIECE as isize));
+        began.elapsed()
+    };
+    (0..count).map(time).collect()
+}
+
+/// A stream far ahead of its reader, to whose set others report as well if `beside`.
+fn far_ahead(beside: bool) -> i32 {
+    let (stream, other, set) = (lane_pair_of(RING_BYTES), lane_pair(), new_set());
+    for [_, to] in [stream, other] {
+        control(set, libc::EPOLL_CTL_ADD, to, libc::EPOLLIN | libc::EPOLLET);
+    }
+    for _ in 0..4 {
+        say(set, stream);
+        if beside {
+            say(set, other);
+        }
+    }
+    let piece = vec![7; UNREAD];
+    // SAFETY: a live slice.
+    let sent = unsafe { io::send(stream[0], piece.as_ptr(), piece.len(), libc::MSG_DONTWAIT) };
+    assert_eq!(sent, Outcome::Done(UNREAD as isize));
+    // The reader seems to be on another CPU.
+    let reader = table::get(stream[1]).unwrap();
+    reader.lane().cpu(reader.end()).store(ANOTHER_CPU, Relaxed);
+    stream[0]
+}
+
+#[test]
+fn a_sender_that_waited_in_vain_sends_on() {
+    let fd = far_ahead(true);
+    assert!(times(fd, 1)[0] >= MOMENT, "it has waited");
+    assert!(times(fd, 20).iter().min().unwrap() < &MOMENT, "its reader is at something else");
+}
+
+#[test]
+fn nobody_waits_for_a_reader_that_has_nobody_else_to_serve() {
+    let fd = far_ahead(false);
+    assert!(times(fd, 20).iter().min().unwrap() < &MOMENT);
+}
