@@ -74,9 +74,7 @@ impl<'a> Snapshot<'a> {
         if !sizes_are_known {
             return Err(LayoutError::Sizes);
         }
-        let claimed = to_usize(snapshot.header_u32(offset_of!(StatsHeader, slots_high_water)));
-        let slots_bytes = claimed.min(SLOTS_MAX).saturating_mul(SLOT_BYTES);
-        let slots = rest.get(..slots_bytes).unwrap_or(rest);
+        let slots = rest.get(..snapshot.slots_bytes()).unwrap_or(rest);
         Ok(Self { header, slots })
     }
 
@@ -184,6 +182,14 @@ impl<'a> Snapshot<'a> {
 
     fn option_word(&self, array: usize, index: usize) -> Option<Value> {
         KINDS.get(index)?.value_of_word(self.listed(array, index))
+    }
+
+    /// How many bytes of slots the header claims, at most as many as a file may have. So far they are read; what is
+    /// parsed may have fewer.
+    #[must_use]
+    pub fn slots_bytes(&self) -> usize {
+        let claimed = to_usize(self.header_u32(offset_of!(StatsHeader, slots_high_water)));
+        claimed.min(SLOTS_MAX).saturating_mul(SLOT_BYTES)
     }
 
     /// The accelerated connections that are open.

@@ -9,6 +9,9 @@
 //! 3. What is in containers is found by [`super::containers`].
 //! 4. Stale files of one's own are removed. A process that is killed cannot do it itself. Who asks for ended processes
 //!    is shown them, and nothing is removed.
+//! 5. Others may make as many files as they like, each as long as they like. So of a file no more is read than its header
+//!    until that is known to be its process's, then no more than its slots; of all files of another user there is an end
+//!    to what is read ([`STRANGERS_BYTES_MAX`]), and to the lines about them ([`STRANGERS_LINES_MAX`]).
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -20,7 +23,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use beeline_stats::Snapshot;
-use beeline_stats::layout::{FILE_BYTES_MAX, FileName, start_ticks_from_proc_stat};
+use beeline_stats::layout::{FileName, HEADER_BYTES, start_ticks_from_proc_stat};
 use serde::Serialize;
 
 use super::apart::Unheard;
@@ -64,6 +67,13 @@ pub const SHARED_MEMORY: &str = "/dev/shm";
 const PROCESSES: &str = "/proc";
 /// How long a file without a header is left alone: its process may be about to write it.
 const GRACE: Duration = Duration::from_secs(60);
+/// How much is read of another user's files in one look: 8,192 files, or fewer with many connections.
+const STRANGERS_BYTES_MAX: usize = 8192 * FILE_BYTES;
+/// For how much a file counts besides its slots: to open one, and to see whose it is, takes as long as to read this.
+const FILE_BYTES: usize = 32 << 10;
+/// How many of another user's files are told of in a line of their own, and how many directories that are not their
+/// user's.
+const STRANGERS_LINES_MAX: usize = 8;
 
 impl Collected {
     /// Whether no process was found.
@@ -84,6 +94,7 @@ impl Collected {
         // Who has the other end of a connection is found among all, whoever is asked for.
         let looked_for = if is_here { &Selection::All } else { selection };
         let users = if user == 0 { users(root)? } else { vec![user] };
+        let mut refused = Refused::at_most(STRANGERS_LINES_MAX);
         for uid in users {
             let path = root.join(format!("beeline-{uid}"));
             match open_directory(&path, uid) {
@@ -97,9 +108,11 @@ impl Collected {
                     ended,
                 }),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => collected.leave_out(&path, error),
+                Err(error) if refused.has_a_line() => collected.leave_out(&path, error),
+                Err(_) => {}
             }
         }
+        collected.leave_out_more(root, "directories", refused.more);
         if is_here {
             unheard = unheard.at_most(containers::look(&mut collected.processes, user == 0));
             collected.processes.retain(|process| selection.has(process));
@@ -135,11 +148,22 @@ impl Collected {
         self.unreadable.push(Unreadable { path: path.display().to_string(), why: why.to_string() });
     }
 
+    /// Says that there are more of whom there is no line.
+    fn leave_out_more(&mut self, within: &Path, what: &str, count: usize) {
+        if count != 0 {
+            let path = PathBuf::from(format!("{} ({what}: {count})", within.display()));
+            self.leave_out(&path, "there are too many");
+        }
+    }
+
     fn add_directory(&mut self, place: &Place) {
         let entries = match fs::read_dir(place.inside("")) {
             Ok(entries) => entries,
             Err(error) => return self.leave_out(&place.path, error),
         };
+        let (mut left, lines) =
+            if place.is_own { (usize::MAX, usize::MAX) } else { (STRANGERS_BYTES_MAX, STRANGERS_LINES_MAX) };
+        let mut refused = Refused::at_most(lines);
         for entry in entries.flatten() {
             // Other names are not ours to judge.
             let Some(name) = FileName::parse(entry.file_name().as_bytes()) else {
@@ -147,12 +171,35 @@ impl Collected {
             };
             match place.selection {
                 Selection::Pid(pid) if *pid != name.pid => {}
-                _ => match place.read(name) {
+                _ if left < FILE_BYTES => refused.more += 1,
+                _ => match place.read(name, &mut left) {
                     Ok(process) => self.processes.extend(process.filter(|process| place.selection.has(process))),
-                    Err(why) => self.leave_out(&place.path.join(name.text().as_str()), why),
+                    Err(why) if refused.has_a_line() => self.leave_out(&place.path.join(name.text().as_str()), why),
+                    Err(_) => {}
                 },
             }
         }
+        self.leave_out_more(&place.path, "files", refused.more);
+    }
+}
+
+/// What cannot be used, and may be without end: so many have a line each, the others are counted.
+struct Refused {
+    lines: usize,
+    more: usize,
+}
+
+impl Refused {
+    fn at_most(lines: usize) -> Self {
+        Self { lines, more: 0 }
+    }
+
+    /// One more: whether it has a line.
+    fn has_a_line(&mut self) -> bool {
+        let has = self.lines != 0;
+        self.lines = self.lines.saturating_sub(1);
+        self.more += usize::from(!has);
+        has
     }
 }
 
@@ -174,8 +221,10 @@ impl Place<'_> {
         Path::new("/proc/self/fd").join(self.directory.as_raw_fd().to_string()).join(name)
     }
 
-    /// Reads one file. `Ok(None)` when there is nothing to show: the process is gone or just starting.
-    fn read(&self, name: FileName) -> Result<Option<Process>, String> {
+    /// Reads one file, and takes what that is from what is `left` to read. `Ok(None)` when there is nothing to show: the
+    /// process is gone or just starting.
+    fn read(&self, name: FileName, left: &mut usize) -> Result<Option<Process>, String> {
+        *left = left.saturating_sub(FILE_BYTES);
         let path = self.inside(name.text().as_str());
         let file = match open_file(&path) {
             Ok(file) => file,
@@ -193,8 +242,12 @@ impl Place<'_> {
         if metadata.uid() != self.uid {
             return Err("it belongs to another user".into());
         }
+        // A file with many names would be many files.
+        if metadata.nlink() > 1 {
+            return Err("it has other names, too".into());
+        }
         let mut bytes = Vec::new();
-        (&file).take(FILE_BYTES_MAX as u64).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+        read_on(&file, HEADER_BYTES, &mut bytes)?;
         let snapshot = Snapshot::parse(&bytes);
         let namespace = match &snapshot {
             Ok(snapshot) if snapshot.pid_namespace() != 0 => Some(snapshot.pid_namespace()),
@@ -220,10 +273,19 @@ impl Place<'_> {
         if snapshot.pid() != name.pid || snapshot.start_ticks() != name.start_ticks {
             return Err("its header is that of another process".into());
         }
+        let slots = snapshot.slots_bytes();
+        *left = left.checked_sub(slots).ok_or("there is too much to read")?;
+        read_on(&file, slots, &mut bytes)?;
+        let snapshot = Snapshot::parse(&bytes).map_err(|error| error.to_string())?;
         let file = self.path.join(name.text().as_str());
         let identity = Some((metadata.dev(), metadata.ino()));
         Ok(Some(Process { ended, file, identity, ..Process::of(&snapshot, self.uid, is_elsewhere) }))
     }
+}
+
+/// Reads so many bytes more, or as many as there are.
+fn read_on(file: &File, most: usize, bytes: &mut Vec<u8>) -> Result<(), String> {
+    file.take(most as u64).read_to_end(bytes).map(drop).map_err(|error| error.to_string())
 }
 
 fn open_file(path: &Path) -> io::Result<File> {

@@ -11,11 +11,11 @@ mod watch;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use beeline_stats::layout::{FileName, HEADER_BYTES, SLOT_BYTES};
+use beeline_stats::layout::{FILE_BYTES_MAX, FileName, HEADER_BYTES, SLOT_BYTES, SLOTS_MAX};
 use beeline_stats::{Reason, Role};
 use common::{beeline, stderr, stdout};
 use root::{Root, alive, busy, content, gone, own_uid};
@@ -250,12 +250,62 @@ fn links_pipes_and_open_directories_are_refused() {
 #[test]
 fn a_directory_of_another_user_is_refused() {
     let root = Root::new();
-    if std::os::unix::fs::chown(&root.user, Some(own_uid() + 1), None).is_err() {
+    if chown(&root.user, Some(own_uid() + 1), None).is_err() {
         eprintln!("skipped: only root can give a directory away");
         return;
     }
     let output = root.stat(&[]);
     assert!(stderr(&output).contains("it belongs to another user"), "{}", stderr(&output));
+}
+
+/// Root looks at everybody's, who may have made what they like.
+#[test]
+fn files_without_end_of_another_user_hold_nobody_up() {
+    let root = Root::new();
+    root.put(alive(), content(alive(), busy));
+    if own_uid() != 0 {
+        eprintln!("skipped: only root looks at other users' files");
+        return;
+    }
+    let (user, directory) = (Some(12_345), root.root.path().join("beeline-12345"));
+    let file = |pid: u32| directory.join(format!("{pid}.1"));
+    let begin = || {
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir(&directory).unwrap();
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)).unwrap();
+        chown(&directory, user, None).unwrap();
+    };
+    let looks = |shown: usize, lines: usize, last: &str| {
+        let json = root.json(&[]);
+        let (processes, unreadable) = (json["processes"].as_array().unwrap(), json["unreadable"].as_array().unwrap());
+        assert_eq!((processes.len(), unreadable.len()), (shown, lines), "{}", json["unreadable"]);
+        let path = unreadable.last().unwrap()["path"].as_str().unwrap();
+        assert!(path.ends_with(last), "{path}");
+    };
+    // One that is as long as can be, without a page in it, under many names.
+    begin();
+    File::create(file(1)).unwrap().set_len(FILE_BYTES_MAX as u64).unwrap();
+    chown(file(1), user, None).unwrap();
+    (2..=10_000).for_each(|pid| fs::hard_link(file(1), file(pid)).unwrap());
+    looks(1, 9, "beeline-12345 (files: 9992)");
+    // Many.
+    begin();
+    for pid in 1..=8200 {
+        File::create(file(pid)).unwrap();
+        chown(file(pid), user, None).unwrap();
+    }
+    looks(1, 1, "beeline-12345 (files: 8)");
+    // Some with as many connections as can be, by their own word: 31 of them are as much as is read.
+    begin();
+    for pid in 1..=41 {
+        let claims = content(FileName { pid, start_ticks: 1 }, |content| {
+            content.header.pid_namespace.store(1, Ordering::Relaxed);
+            content.header.raise_high_water(SLOTS_MAX as u32);
+        });
+        fs::write(file(pid), claims).unwrap();
+        chown(file(pid), user, None).unwrap();
+    }
+    looks(32, 9, "beeline-12345 (files: 2)");
 }
 
 #[test]
