@@ -4,14 +4,16 @@
 //!    and no symbolic link is followed. Root may look at everybody's; what it reads there is other
 //!    users' data, and it takes nothing away from them.
 //! 2. A file is stale when its process is gone: no process has that number, or the one that has it
-//!    started at another time. Of another pid namespace nothing can be said by numbers; there a file is stale when
-//!    its process had it locked and it no longer is (rule 8 of `beeline_stats::layout`).
+//!    started at another time. That a number is nobody's is the kernel's word (kill(2)). What /proc says counts only of
+//!    a file that nobody has locked (rule 8 of `beeline_stats::layout`), as it may be another pid namespace's, or hide
+//!    processes (`hidepid`). Of another pid namespace nothing can be said by numbers; there a file is stale when its
+//!    process had it locked and it no longer is.
 //! 3. What is in containers is found by [`super::containers`].
 //! 4. Stale files of one's own are removed. A process that is killed cannot do it itself. Who asks for ended processes
 //!    is shown them, and nothing is removed.
-//! 5. Others may make as many files as they like, each as long as they like. So of a file no more is read than its header
-//!    until that is known to be its process's, then no more than its slots; of all files of another user there is an end
-//!    to what is read ([`STRANGERS_BYTES_MAX`]), and to the lines about them ([`STRANGERS_LINES_MAX`]).
+//! 5. Others may make as many files as they like, each as long as they like. So of a file no more is read than its
+//!    header until that is known to be its process's, then no more than its slots; of all files of another user there
+//!    is an end to what is read ([`STRANGERS_BYTES_MAX`]), and to the lines about them ([`STRANGERS_LINES_MAX`]).
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -221,8 +223,8 @@ impl Place<'_> {
         Path::new("/proc/self/fd").join(self.directory.as_raw_fd().to_string()).join(name)
     }
 
-    /// Reads one file, and takes what that is from what is `left` to read. `Ok(None)` when there is nothing to show: the
-    /// process is gone or just starting.
+    /// Reads one file, and takes what that is from what is `left` to read. `Ok(None)` when there is nothing to show:
+    /// the process is gone or just starting.
     fn read(&self, name: FileName, left: &mut usize) -> Result<Option<Process>, String> {
         *left = left.saturating_sub(FILE_BYTES);
         let path = self.inside(name.text().as_str());
@@ -254,8 +256,9 @@ impl Place<'_> {
             _ => self.namespace,
         };
         let is_elsewhere = namespace != self.namespace;
-        let is_free = || snapshot.as_ref().is_ok_and(Snapshot::is_locked) && !is_held(&file);
-        let ended = if is_elsewhere { is_free() } else { is_gone(name) };
+        let is_held = is_held(&file);
+        let was_locked = snapshot.as_ref().is_ok_and(Snapshot::is_locked);
+        let ended = if is_elsewhere { was_locked && !is_held } else { is_gone(name, is_held) };
         if ended && !self.ended {
             if self.is_own && (snapshot.is_ok() || is_older_than(&metadata, GRACE)) {
                 // If it cannot be removed, the next one who looks will try again.
@@ -321,12 +324,26 @@ fn users(root: &Path) -> anyhow::Result<Vec<u32>> {
         .collect())
 }
 
-/// Whether the process is gone for certain.
-fn is_gone(name: FileName) -> bool {
+/// Whether the process is gone for certain. A child that it has forked may hold its file longer than it lived.
+fn is_gone(name: FileName, is_held: bool) -> bool {
+    if is_nobodys(name.pid) {
+        return true;
+    }
+    if is_held {
+        return false;
+    }
     match fs::read(format!("/proc/{}/stat", name.pid)) {
         Ok(stat) => start_ticks_from_proc_stat(&stat).is_some_and(|start| start != name.start_ticks),
         Err(error) => error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH),
     }
+}
+
+/// Whether no process of this pid namespace has the number.
+fn is_nobodys(pid: u32) -> bool {
+    let Some(number) = libc::pid_t::try_from(pid).ok().filter(|&number| number > 0) else { return true };
+    // SAFETY: plain numbers, of one process and of no group. Signal 0 reaches nobody.
+    let asked = unsafe { libc::kill(number, 0) };
+    asked != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
 
 /// Whether somebody has locked the file; also if that cannot be told.

@@ -11,9 +11,11 @@ mod watch;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use beeline_stats::layout::{FILE_BYTES_MAX, FileName, HEADER_BYTES, SLOT_BYTES, SLOTS_MAX};
 use beeline_stats::{Reason, Role};
@@ -106,6 +108,17 @@ fn json_has_everything() {
     assert_eq!(process["connections"][0]["peer_pid"], 4711);
 }
 
+/// Locks a file as its process does, until what is returned is closed.
+fn lock(file: &Path) -> File {
+    let file = File::options().read(true).write(true).open(file).unwrap();
+    // SAFETY: all-zero is a valid value of this plain C struct.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    (lock.l_type, lock.l_len) = (libc::F_WRLCK as libc::c_short, 1);
+    // SAFETY: a live lock, which the kernel reads.
+    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) }, 0);
+    file
+}
+
 #[test]
 fn files_of_processes_that_are_gone_are_removed() {
     let root = Root::new();
@@ -122,11 +135,26 @@ fn files_of_processes_that_are_gone_are_removed() {
             content.header.is_locked.store(1, Ordering::Relaxed);
         }),
     );
+    // As where /proc hides it, or is another namespace's: its number is somebody's, and it holds its lock.
+    let hidden = FileName { start_ticks: gone().start_ticks + 1, ..gone() };
+    let hidden = root.put(hidden, content(hidden, |content| content.header.is_locked.store(1, Ordering::Relaxed)));
+    let held = lock(&hidden);
+    // One whose child has its lock still is gone all the same.
+    let parent = FileName { pid: 4_194_305, ..gone() };
+    let parent = root.put(parent, content(parent, |content| content.header.is_locked.store(1, Ordering::Relaxed)));
+    let _of_a_child = lock(&parent);
     let other = root.user.join("notes.txt");
     fs::write(&other, "mine").unwrap();
     let json = root.json(&[]);
-    assert_eq!(json["processes"].as_array().unwrap().len(), 2, "{json}");
-    assert!(!stale.exists());
+    assert_eq!(json["processes"].as_array().unwrap().len(), 3, "{json}");
+    assert!(!stale.exists() && hidden.exists() && !parent.exists());
+    drop(held);
+    // A child that another test has just forked may have it open, too, for a moment.
+    let until = Instant::now() + Duration::from_secs(5);
+    while hidden.exists() {
+        assert!(Instant::now() < until);
+        root.json(&[]);
+    }
     assert!(kept.exists() && other.exists());
     // Process ids of another namespace say nothing here, locks do.
     assert!(elsewhere.exists() && !ended.exists());
