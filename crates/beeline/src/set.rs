@@ -3,10 +3,11 @@
 //! 1. What is set is one word in a process's statistics file (rule 9 of `beeline_stats::layout`), which the process
 //!    reads the next time that the option matters. So it can be set for processes that sleep, hang or are stopped.
 //! 2. Everything is checked before the first word is written: that the option exists, takes the value and may be said
-//!    while a program runs; that each process knows it, and can be told; that there is one connection of the
-//!    description. So a command that fails has changed nothing, unless a process ends meanwhile: then it says what it
-//!    has changed.
-//! 3. A file is found and opened as `beeline stat` does it, and must be that user's own and still that process's.
+//!    while a program runs; that the process knows it, and can be told; that there is one connection of the
+//!    description. So a command that fails has changed nothing, unless the process ends meanwhile.
+//! 3. Of the processes of a program, those that cannot be told are left out with a line each: they end, run another
+//!    version of the library, or are in a container. It fails if nobody is left.
+//! 4. A file is found and opened as `beeline stat` does it, and must be that user's own and still that process's.
 
 mod list;
 mod write;
@@ -36,7 +37,13 @@ pub fn run(arguments: &SetArgs) -> anyhow::Result<ExitCode> {
     let mut processes = find(arguments, &selection)?;
     let mut text = String::new();
     if !settings.is_empty() {
-        write::leave_out(&mut processes, &selection);
+        let can_be_told = |process: &Process| {
+            settings.iter().try_for_each(|setting| check(process, setting)).and_then(|()| write::check(process))
+        };
+        let of_program = matches!(selection, Selection::Program(_));
+        if of_program {
+            processes = those(processes, can_be_told)?;
+        }
         let targets = match &arguments.connection {
             Some(name) => {
                 let (process, open) = connection(&processes, name)?;
@@ -44,16 +51,10 @@ pub fn run(arguments: &SetArgs) -> anyhow::Result<ExitCode> {
             }
             None => processes.iter().map(|process| (process, None)).collect(),
         };
-        for (process, _) in &targets {
-            settings.iter().try_for_each(|setting| check(process, setting))?;
-            write::check(process)?;
+        if !of_program {
+            targets.iter().try_for_each(|(process, _)| can_be_told(process))?;
         }
-        for (process, open) in targets {
-            if let Err(error) = write::settings(process, open, &settings) {
-                // What was changed, at least.
-                output::print(&text)?;
-                return Err(error);
-            }
+        for (process, open) in those(targets, |(process, open)| write::settings(process, *open, &settings))? {
             if !arguments.json {
                 text.push_str(&done(process, open, &settings));
             }
@@ -65,6 +66,17 @@ pub fn run(arguments: &SetArgs) -> anyhow::Result<ExitCode> {
     }
     output::print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Those of whom it holds; the others are left out with a line each. If it holds of none, that is the first error.
+fn those<T>(mut all: Vec<T>, holds: impl Fn(&T) -> anyhow::Result<()>) -> anyhow::Result<Vec<T>> {
+    let mut errors = Vec::new();
+    all.retain(|one| holds(one).map_err(|error| errors.push(error)).is_ok());
+    if all.is_empty() && !errors.is_empty() {
+        return Err(errors.remove(0));
+    }
+    errors.iter().for_each(|error| output::complain(format_args!("{error:#}")));
+    Ok(all)
 }
 
 fn usage(message: impl Into<String>) -> anyhow::Error {
@@ -175,4 +187,18 @@ fn done(process: &Process, open: Option<&OpenConnection>, settings: &[Setting]) 
         None => String::new(),
     };
     format!("{} ({}){of}: {}\n", process.program, process.pid, texts.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_cannot_be_told_is_left_out_beside_others() {
+        let holds = |one: &i32| if *one < 0 { Err(anyhow::anyhow!("{one} is too small")) } else { Ok(()) };
+        assert_eq!(those(vec![-1, 2, -3, 4], holds).unwrap(), [2, 4]);
+        // Where nobody is left there is an error instead.
+        assert_eq!(those(vec![-1, -3], holds).unwrap_err().to_string(), "-1 is too small");
+        assert!(those(Vec::new(), holds).unwrap().is_empty());
+    }
 }

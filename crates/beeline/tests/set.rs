@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::Output;
 use std::sync::atomic::Ordering;
 
-use beeline_stats::layout::{ConnectionSlot, HEADER_BYTES, SLOT_BYTES, StatsHeader};
+use beeline_stats::layout::{ConnectionSlot, FileName, HEADER_BYTES, SLOT_BYTES, StatsHeader};
 use beeline_stats::tunables::{Tunables, Wait, option, said};
 use common::{beeline, stderr, stdout};
 use root::{Content, Root, alive, busy, content, gone};
@@ -156,6 +156,29 @@ fn processes_that_cannot_be_told_are_exit_code_1() {
     fails(&[&pid, "wait=poll"], "does not run with Beeline");
     process.root.put(alive(), b"a file of something else");
     fails(&[&pid, "wait=poll"], "is left out: it is shorter than a header");
+}
+
+/// One that ends meanwhile, is of another version, or is hostile does not keep others of its name from being told.
+#[test]
+fn processes_of_a_program_that_cannot_be_told_are_left_out() {
+    let process = Process::new();
+    let older = FileName { pid: 1, start_ticks: 1 };
+    // As an older library writes it, in another pid namespace.
+    let of_older = content(older, |content| {
+        busy(content);
+        content.header.pid_namespace.store(1, Ordering::Relaxed);
+    });
+    let file = process.root.put(older, &of_older);
+    let output = process.set(&["--name", "redis-server", "wait=poll"]);
+    assert_eq!(stdout(&output), format!("redis-server ({}): wait=poll\n", alive().pid));
+    let said = "beeline: redis-server (1) runs with another version of the library, which cannot be told wait\n";
+    assert_eq!((stderr(&output), output.status.code()), (said, Some(0)));
+    assert_eq!(process.setting(option::wait.index()), option::wait.word(Wait::Poll));
+    assert_eq!(fs::read(&file).unwrap(), of_older);
+    // If nobody is left it is an error.
+    fs::remove_file(&process.file).unwrap();
+    let output = process.set(&["--name", "redis-server", "wait=poll"]);
+    assert_eq!((stdout(&output), stderr(&output), output.status.code()), ("", said, Some(1)));
 }
 
 #[test]

@@ -10,8 +10,6 @@ use beeline_stats::Snapshot;
 use beeline_stats::layout::{ConnectionSlot, FILE_BYTES_MAX, HEADER_BYTES, SLOT_BYTES, StatsHeader};
 use beeline_stats::tunables::OptionSpec;
 
-use crate::cli::Selection;
-use crate::output::complain;
 use crate::stat::process::{OpenConnection, Process, connection_options};
 
 /// What is to be set: an option, by its place in the table, and its word; 0 takes back what was set.
@@ -31,16 +29,6 @@ fn is_out_of_reach(process: &Process) -> bool {
     process.file.as_os_str().is_empty()
 }
 
-/// Of several processes with a name, those in containers are left out if others can be told, and that is said.
-pub(super) fn leave_out(processes: &mut Vec<Process>, selection: &Selection) {
-    if !matches!(selection, Selection::Program(_)) || processes.iter().all(is_out_of_reach) {
-        return;
-    }
-    for process in processes.extract_if(.., |process| is_out_of_reach(process)) {
-        complain(format_args!("{} ({}) is left out: {OUT_OF_REACH}", process.program, process.pid));
-    }
-}
-
 /// Whether the process can be told at all.
 pub(super) fn check(process: &Process) -> anyhow::Result<()> {
     open_file(process).map(drop).with_context(|| cannot_tell(process))
@@ -54,37 +42,66 @@ fn cannot_tell(process: &Process) -> String {
 pub(super) fn settings(process: &Process, open: Option<&OpenConnection>, settings: &[Setting]) -> anyhow::Result<()> {
     let of = || cannot_tell(process);
     let file = open_file(process).with_context(of)?;
-    for setting in settings {
-        let written = match open {
-            None => {
-                let offset = offset_of!(StatsHeader, settings) + setting.index * size_of::<u64>();
-                file.write_all_at(&setting.word.to_ne_bytes(), offset as u64)
-            }
-            Some(open) => write_own(&file, open, setting, setting.word),
-        };
-        written.with_context(of)?;
-    }
     match open {
-        Some(open) if !is_still_there(&file, open).with_context(of)? => {
-            // Whoever has the slot by now is not who was meant.
-            for setting in settings {
-                write_own(&file, open, setting, 0).with_context(of)?;
-            }
-            bail!("the connection has ended meanwhile")
-        }
-        _ => Ok(()),
+        None => settings.iter().try_for_each(|setting| {
+            let offset = offset_of!(StatsHeader, settings) + setting.index * size_of::<u64>();
+            file.write_all_at(&setting.word.to_ne_bytes(), offset as u64).with_context(of)
+        }),
+        Some(open) => connection(&file, open, settings).with_context(of),
     }
 }
 
-fn write_own(file: &File, open: &OpenConnection, setting: &Setting, word: u64) -> io::Result<()> {
-    let place = connection_options().find(|(_, key)| *key == setting.spec.key).map(|(place, _)| place);
-    // Words of such options have 32 bits (`beeline_stats::layout` asserts it).
-    let (Some(place), Ok(word)) = (place, u32::try_from(word)) else {
-        return Err(io::Error::other("the option cannot be said for one connection"));
+/// Tells one connection. Whoever has its slot by now is not who was meant.
+fn connection(file: &File, open: &OpenConnection, settings: &[Setting]) -> anyhow::Result<()> {
+    if is_still_there(file, open)? {
+        let told = write_own(file, open, settings)?;
+        if is_still_there(file, open)? {
+            return Ok(());
+        }
+        take_back(file, &told)?;
+    }
+    bail!("the connection has ended meanwhile")
+}
+
+/// A word of a slot that was changed.
+struct Told {
+    offset: u64,
+    word: u32,
+    before: u32,
+}
+
+fn write_own(file: &File, open: &OpenConnection, settings: &[Setting]) -> io::Result<Vec<Told>> {
+    let tell = |setting: &Setting| {
+        let place = connection_options().find(|(_, key)| *key == setting.spec.key).map(|(place, _)| place);
+        // Words of such options have 32 bits (`beeline_stats::layout` asserts it).
+        let (Some(place), Ok(word)) = (place, u32::try_from(setting.word)) else {
+            return Err(io::Error::other("the option cannot be said for one connection"));
+        };
+        let slot = HEADER_BYTES + open.slot * SLOT_BYTES;
+        let offset = (slot + offset_of!(ConnectionSlot, own) + place * size_of::<u32>()) as u64;
+        let before = word_at(file, offset)?;
+        file.write_all_at(&word.to_ne_bytes(), offset)?;
+        Ok(Told { offset, word, before })
     };
-    let slot = HEADER_BYTES + open.slot * SLOT_BYTES;
-    let offset = slot + offset_of!(ConnectionSlot, own) + place * size_of::<u32>();
-    file.write_all_at(&word.to_ne_bytes(), offset as u64)
+    settings.iter().map(tell).collect()
+}
+
+/// What the slot's next connection was told by a rule is what stood there before it was written over, or what stands
+/// there instead since.
+fn take_back(file: &File, told: &[Told]) -> io::Result<()> {
+    // An option may have been told twice.
+    for Told { offset, word, before } in told.iter().rev() {
+        if word_at(file, *offset)? == *word {
+            file.write_all_at(&before.to_ne_bytes(), *offset)?;
+        }
+    }
+    Ok(())
+}
+
+fn word_at(file: &File, offset: u64) -> io::Result<u32> {
+    let mut word = [0; size_of::<u32>()];
+    file.read_exact_at(&mut word, offset)?;
+    Ok(u32::from_ne_bytes(word))
 }
 
 /// The file, if it is that process's still.
@@ -130,7 +147,8 @@ fn read(file: &File, most: usize) -> io::Result<Vec<u8>> {
 mod tests {
     use std::path::{Path, PathBuf};
 
-    use beeline_stats::layout::FileName;
+    use beeline_stats::Role;
+    use beeline_stats::layout::{FileName, OWN_MAX, Opening};
 
     use super::*;
 
@@ -170,18 +188,59 @@ mod tests {
         assert_eq!(why, format!("cannot tell redis-server (12): {OUT_OF_REACH}"));
     }
 
+    /// The file of a process with one connection, which a rule has told `wait=wait`.
+    fn with_connection(directory: &Path) -> (Process, File) {
+        let process = process(directory, 12);
+        // SAFETY: all fields are integer atomics, for which all-zero bytes are valid.
+        let slot: ConnectionSlot = unsafe { std::mem::zeroed() };
+        slot.open(&Opening {
+            fd: 9,
+            role: Role::Server,
+            local: "127.0.0.1:6379".parse().unwrap(),
+            remote: "127.0.0.1:24000".parse().unwrap(),
+            peer_pid: 4711,
+            opened_unix_ns: 1,
+            lane_inode: 77,
+            own: [3; OWN_MAX],
+        });
+        // SAFETY: the structure has no padding, and nobody changes it while it is copied.
+        let bytes = unsafe { std::slice::from_raw_parts((&raw const slot).cast::<u8>(), SLOT_BYTES) };
+        let file = File::options().read(true).write(true).open(&process.file).unwrap();
+        file.write_all_at(bytes, HEADER_BYTES as u64).unwrap();
+        file.write_all_at(&1_u32.to_ne_bytes(), offset_of!(StatsHeader, slots_high_water) as u64).unwrap();
+        let bytes = std::fs::read(&process.file).unwrap();
+        (Process { file: process.file, ..Process::of(&Snapshot::parse(&bytes).unwrap(), process.uid, false) }, file)
+    }
+
     #[test]
-    fn processes_in_containers_are_left_out_beside_others_of_their_name() {
+    fn who_has_the_slot_of_a_connection_that_ended_keeps_what_it_was_told() {
         let directory = tempfile::tempdir().unwrap();
-        let by_name = Selection::Program("redis-server".into());
-        let left = |make: &[fn(&Path, u32) -> Process], selection: &Selection| {
-            let mut processes: Vec<Process> = (1..).zip(make).map(|(pid, make)| make(directory.path(), pid)).collect();
-            leave_out(&mut processes, selection);
-            processes.iter().map(|process| process.pid).collect::<Vec<_>>()
-        };
-        assert_eq!(left(&[in_container, process, in_container], &by_name), [2]);
-        // Where nobody is left there is an error instead, as for one that was asked for by its number.
-        assert_eq!(left(&[in_container, in_container], &by_name), [1, 2]);
-        assert_eq!(left(&[in_container], &Selection::Pid(1)), [1]);
+        let (process, file) = with_connection(directory.path());
+        let open = &process.connections[0];
+        let wait = OptionSpec::all().into_iter().enumerate().find(|(_, spec)| spec.key == "wait").unwrap();
+        let setting = |word| Setting { index: wait.0, spec: wait.1, word, text: String::new() };
+        let all = || std::fs::read(&process.file).unwrap();
+        let own = (HEADER_BYTES + offset_of!(ConnectionSlot, own)) as u64;
+        let before = all();
+        // It had ended before anything was written.
+        let opened = (HEADER_BYTES + offset_of!(ConnectionSlot, opened_unix_ns)) as u64;
+        file.write_all_at(&2_u64.to_ne_bytes(), opened).unwrap();
+        let reused = all();
+        let why = format!("{:#}", settings(&process, Some(open), &[setting(2)]).unwrap_err());
+        assert!(why.ends_with("the connection has ended meanwhile"), "{why}");
+        assert_eq!(all(), reused);
+        // It ended after that, and the next one was told so before, or since.
+        file.write_all_at(&1_u64.to_ne_bytes(), opened).unwrap();
+        let told = write_own(&file, open, &[setting(1), setting(2)]).unwrap();
+        assert_ne!(all(), before);
+        take_back(&file, &told).unwrap();
+        assert_eq!(all(), before);
+        let told = write_own(&file, open, &[setting(2)]).unwrap();
+        file.write_all_at(&1_u32.to_ne_bytes(), own).unwrap();
+        take_back(&file, &told).unwrap();
+        assert_eq!(word_at(&file, own).unwrap(), 1);
+        file.write_all_at(&3_u32.to_ne_bytes(), own).unwrap();
+        settings(&process, Some(open), &[setting(2)]).unwrap();
+        assert_eq!(word_at(&file, own).unwrap(), 2);
     }
 }
