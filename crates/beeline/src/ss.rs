@@ -30,11 +30,6 @@ struct Document {
     connections: Vec<Row>,
 }
 
-/// Lines of the screen that are not connections: a heading, and one for the cursor.
-const OTHER_LINES: usize = 2;
-/// Lines of a screen whose height is not known.
-const LINES: usize = 24;
-
 pub fn run(arguments: &SsArgs) -> anyhow::Result<ExitCode> {
     let collected = collect(&arguments.selection, Bridge::ask(&configuration::admin_socket()))?;
     let mut rows = row::all(&collected);
@@ -73,15 +68,14 @@ pub fn top(arguments: &TopArgs) -> anyhow::Result<ExitCode> {
         let mut rows = row::all(&collected);
         let since = before.since();
         rows.sort_by_cached_key(|row| std::cmp::Reverse((before.moved(row), row.total())));
-        let height = terminal_size::terminal_size().map_or(LINES, |(_, height)| usize::from(height.0));
         if clears {
-            rows.truncate(height.saturating_sub(OTHER_LINES).max(1));
+            // More of them are not to be seen.
+            rows.truncate(output::height());
         }
         let mut text =
             if rows.is_empty() { nothing_open(&collected, arguments) } else { table(&rows, Some((&before, since))) };
         if clears {
-            // Cursor home, clear to the end of the screen.
-            text.insert_str(0, "\x1b[H\x1b[2J");
+            text = output::screen(&text, 0);
         }
         shown += 1;
         let is_read = output::print(&text)?;
@@ -146,8 +140,11 @@ fn table(rows: &[Row], before: Option<(&Before, Duration)>) -> String {
         heading.insert(3, "NETWORK");
         left = vec![0, 2, 3, 5, 6, 7];
     }
+    // Before all that a narrow screen may not show.
+    let rates_at = 3 + usize::from(shows_network);
     if before.is_some() {
-        heading.extend(["SENT/s", "RECEIVED/s"]);
+        heading.splice(rates_at..rates_at, ["SENT/s", "RECEIVED/s"]);
+        left.iter_mut().filter(|index| **index >= rates_at).for_each(|index| *index += 2);
     }
     let mut table = Table::new(&heading, &left);
     for row in rows {
@@ -168,10 +165,8 @@ fn table(rows: &[Row], before: Option<(&Before, Duration)>) -> String {
         if let Some((before, since)) = before {
             let rate = |moved: u64| bytes((moved as f64 / since.as_secs_f64()) as u64);
             let moved = before.of_row(row);
-            cells.extend([
-                or_nothing(moved.map(|(sent, _)| rate(sent))),
-                or_nothing(moved.map(|(_, received)| rate(received))),
-            ]);
+            let rates = [moved.map(|(sent, _)| sent), moved.map(|(_, received)| received)];
+            cells.splice(rates_at..rates_at, rates.map(|moved| or_nothing(moved.map(rate))));
         }
         table.row_of(&cells);
     }

@@ -43,21 +43,22 @@ pub fn run(arguments: &StatArgs) -> anyhow::Result<ExitCode> {
         let now = Instant::now();
         let bridge = before.as_ref().map_or_else(|| Bridge::ask(&socket), |(_, before)| before.bridge.again(&socket));
         let collected = collect(arguments, bridge)?;
-        let mut text = if arguments.json {
+        let text = if arguments.json {
             json(&collected, arguments.watch.is_some())?
         } else {
             let rates = before.as_ref().map(|(then, before)| (before, now.duration_since(*then)));
-            let hint = arguments.watch.is_some() && rates.is_none();
+            let hint = match (arguments.watch, rates, &keys) {
+                (Some(_), None, Some(_)) => "\nRates follow; q ends this.\n",
+                (Some(_), None, None) => "\nRates follow.\n",
+                _ => "",
+            };
             let mut text = table::render(&collected, &arguments.selection, rates);
-            if hint {
-                text.push_str(if keys.is_some() { "\nRates follow; q ends this.\n" } else { "\nRates follow.\n" });
+            if clears {
+                // What is left out is told below.
+                text = output::screen(&text, hint.lines().count() + collected.unreadable.len());
             }
-            text
+            text + hint
         };
-        if clears {
-            // Cursor home, clear to the end of the screen.
-            text.insert_str(0, "\x1b[H\x1b[2J");
-        }
         let missing = collected.is_empty() && arguments.selection != Selection::All;
         let is_read = output::print(&text)?;
         collected.complain();

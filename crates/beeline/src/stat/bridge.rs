@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::process::Process;
 use crate::cli::Selection;
+use crate::output::prose;
 
 /// The bridge of this host. In JSON a `state`, with the `status` of a running bridge, or else the reason (`why`).
 #[derive(Serialize)]
@@ -70,7 +71,7 @@ impl Bridge {
     pub fn render(&self, selection: &Selection, processes: &[Process]) -> String {
         match (selection, self) {
             (Selection::All, Self::Running(Running { status })) => format!("\nThe bridge: {}", people::render(status)),
-            (Selection::All, Self::Unknown(problem)) => format!("\n{}\n", sentence(problem)),
+            (Selection::All, Self::Unknown(problem)) => format!("\n{}\n", prose(&sentence(problem))),
             (Selection::Pid(_) | Selection::Program(_), Self::Running(Running { status })) => {
                 connections_of(status, processes)
             }

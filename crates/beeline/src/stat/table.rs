@@ -11,10 +11,13 @@ use super::collect::Collected;
 use super::process::{Cause, OpenConnection, Peer, Process};
 use super::unloaded::Unloaded;
 use crate::cli::Selection;
-use crate::output::width;
+use crate::output::{prose, width};
 
 /// How many connections of one process are listed; JSON has all of them.
 const CONNECTIONS_SHOWN: usize = 20;
+
+/// The columns of what changes while one looks.
+const RATES: [&str; 2] = ["SENT/s", "RECEIVED/s"];
 
 type Before<'a> = (&'a Collected, Duration);
 
@@ -42,23 +45,19 @@ fn processes(collected: &Collected, selection: &Selection, before: Option<Before
 }
 
 pub fn nothing(collected: &Collected, selection: &Selection) -> String {
-    match selection {
+    let whose = if collected.all_users { "No process" } else { "No process of yours" };
+    prose(&match selection {
         Selection::Pid(pid) => absent::sentence(*pid),
-        Selection::Program(name) => {
-            let whose = if collected.all_users { "No process" } else { "No process of yours" };
-            format!("{whose} with the name {name} uses TCP with Beeline.\n")
-        }
-        Selection::All => {
-            let whose = if collected.all_users { "No process" } else { "No process of yours" };
-            format!("{whose} uses TCP with Beeline. Start one with `beeline run PROGRAM`.\n")
-        }
-    }
+        Selection::Program(name) => format!("{whose} with the name {name} uses TCP with Beeline.\n"),
+        Selection::All => format!("{whose} uses TCP with Beeline. Start one with `beeline run PROGRAM`.\n"),
+    })
 }
 
 fn overview(collected: &Collected, before: Option<Before<'_>>) -> String {
     let mut heading = vec!["PID", "PROGRAM", "ACCELERATED", "OPEN", "TCP", "SENT", "RECEIVED", "DOORBELLS", "SLEEPS"];
+    // Before all that a narrow screen may not show.
     if before.is_some() {
-        heading.extend(["SENT/s", "RECEIVED/s"]);
+        heading.splice(2..2, RATES);
     }
     let any_elsewhere = collected.processes.iter().any(|process| process.network_namespace.is_some());
     if any_elsewhere {
@@ -82,15 +81,16 @@ fn overview(collected: &Collected, before: Option<Before<'_>>) -> String {
             count(process.doorbells_sent),
             count(process.sleeps),
         ];
-        if any_elsewhere {
-            row.insert(2, process.network_namespace.clone().unwrap_or_else(|| "-".into()));
-        }
         if let Some((before, elapsed)) = before {
             let then = process.among(&before.processes);
-            row.extend([
+            let rates = [
                 rate(process.bytes_sent, then.map(|then| then.bytes_sent), elapsed),
                 rate(process.bytes_received, then.map(|then| then.bytes_received), elapsed),
-            ]);
+            ];
+            row.splice(2..2, rates);
+        }
+        if any_elsewhere {
+            row.insert(2, process.network_namespace.clone().unwrap_or_else(|| "-".into()));
         }
         table.row_of(&row);
     }
@@ -174,11 +174,12 @@ fn connections(text: &mut String, process: &Process, before: Option<Before<'_>>)
     let more = shown.len().saturating_sub(CONNECTIONS_SHOWN);
     shown.truncate(CONNECTIONS_SHOWN);
     let mut heading = vec!["FD", "ROLE", "LOCAL", "REMOTE", "PEER", "SENT", "RECEIVED", "DOORBELLS", "SLEEPS"];
+    let mut left = vec![1, 2, 3];
     if before.is_some() {
-        heading.extend(["SENT/s", "RECEIVED/s"]);
+        heading.splice(2..2, RATES);
+        left = vec![1, 4, 5];
     }
     let shows_wait = shown.iter().any(|open| open.wait.is_some() || !open.own.is_empty());
-    let mut left = vec![1, 2, 3];
     if shows_wait {
         left.push(heading.len());
         heading.push("WAIT");
@@ -199,10 +200,11 @@ fn connections(text: &mut String, process: &Process, before: Option<Before<'_>>)
         ];
         if let Some((_, elapsed)) = before {
             let then = then_open.flatten().and_then(|process| open.among(&process.connections));
-            row.extend([
+            let rates = [
                 rate(open.bytes_sent, then.map(|then| then.bytes_sent), elapsed),
                 rate(open.bytes_received, then.map(|then| then.bytes_received), elapsed),
-            ]);
+            ];
+            row.splice(2..2, rates);
         }
         if shows_wait {
             row.push(how_it_waits(open));

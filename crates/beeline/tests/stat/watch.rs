@@ -7,6 +7,7 @@ use std::process::{Child, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use beeline_stats::layout::FileName;
 use beeline_stats::{Reason, Role};
 use nix::pty::{Winsize, openpty};
 use nix::sys::termios::LocalFlags;
@@ -149,6 +150,30 @@ fn connections_have_rates_of_their_own() {
     // In all, and in a second.
     terminal.read_until(|screen| connections(screen).matches(" GiB").count() == 2);
     assert_eq!(terminal.press("q"), Some(0));
+}
+
+/// The screen begins with the heading, whatever is wider and longer than it.
+#[test]
+fn a_watch_fits_the_screen() {
+    let root = Root::new();
+    for pid in 1..=60 {
+        let name = FileName { pid, start_ticks: 1 };
+        root.put(
+            name,
+            content(name, |content| {
+                busy(content);
+                content.header.pid_namespace.store(1, Ordering::Relaxed);
+            }),
+        );
+    }
+    let mut terminal = Terminal::start(&root, 80, &["--watch=3600"]);
+    terminal.read_until(|screen| screen.contains("q ends this"));
+    assert_eq!(terminal.press("q"), Some(0));
+    let screen = terminal.seen.split(CLEAR).nth(1).unwrap();
+    // One of the fifty is the cursor's.
+    assert_eq!(screen.lines().count(), 49, "{screen}");
+    assert!(screen.trim_start().starts_with("PID "), "{screen}");
+    assert!(screen.lines().all(|line| line.trim_end().chars().count() <= 80), "{screen}");
 }
 
 /// The table of connections on a screen.
