@@ -6,20 +6,23 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
+use nix::sys::termios::{LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr};
 use nix::unistd::read;
 
-const CONTROL_C: u8 = 3;
 const CONTROL_D: u8 = 4;
+/// In place of a key: there is none (`_POSIX_VDISABLE`, termios(3)).
+const NO_KEY: libc::cc_t = 0;
 
-/// What ends a program that does not ask for it: whoever sends one (`timeout`, a session's end), and a panic.
+/// What ends a program that does not ask for it: Ctrl-C and Ctrl-\, whoever sends one (`timeout`, a session's end), and
+/// a panic.
 const ENDS: [libc::c_int; 5] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGABRT, libc::SIGTERM];
 
 /// The terminal as it was, for a handler of signals.
 static BEFORE: OnceLock<libc::termios> = OnceLock::new();
 
 /// A terminal that gives each key at once and does not show it, until this is dropped, or a signal ends the program.
-/// Ctrl-C is a key like others, so that the terminal is set back after it, too.
+/// Ctrl-C is such a signal, as keys are not read while the program looks, which may take seconds. Ctrl-Z does nothing:
+/// the shell would get a terminal that shows no keys.
 pub struct Keys {
     before: Termios,
 }
@@ -33,7 +36,10 @@ impl Keys {
         }
         let before = tcgetattr(&stdin).ok()?;
         let mut raw = before.clone();
-        raw.local_flags.remove(LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG);
+        raw.local_flags.remove(LocalFlags::ICANON | LocalFlags::ECHO);
+        if let Some(key) = raw.control_chars.get_mut(SpecialCharacterIndices::VSUSP as usize) {
+            *key = NO_KEY;
+        }
         // Before there is anything to set back.
         if BEFORE.set(before.clone().into()).is_ok() {
             ENDS.into_iter().for_each(handle);
@@ -65,7 +71,7 @@ impl Keys {
 }
 
 fn ends(keys: &[u8]) -> bool {
-    keys.iter().any(|key| matches!(*key, b'q' | b'Q' | CONTROL_C | CONTROL_D))
+    keys.iter().any(|key| matches!(*key, b'q' | b'Q' | CONTROL_D))
 }
 
 impl Drop for Keys {

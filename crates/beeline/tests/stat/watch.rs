@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Stdio};
 use std::sync::atomic::Ordering;
@@ -51,6 +52,11 @@ struct Terminal {
 
 impl Terminal {
     fn start(root: &Root, columns: u16, arguments: &[&str]) -> Self {
+        Self::begin(root, columns, arguments, false)
+    }
+
+    /// Whose terminal it is gets the signals of its keys; the kernel takes the settings back when it ends.
+    fn begin(root: &Root, columns: u16, arguments: &[&str], is_its: bool) -> Self {
         let size = Winsize { ws_row: 50, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         let pair = openpty(&size, None).unwrap();
         let end = |fd: &OwnedFd| Stdio::from(fd.try_clone().unwrap());
@@ -63,12 +69,16 @@ impl Terminal {
             .args(arguments)
             .stdin(end(&pair.slave))
             .stdout(end(&pair.slave));
-        // SAFETY: the child makes a call that may be made after a fork.
+        // SAFETY: the child makes calls that may be made after a fork.
         unsafe {
             // What these tests were started to ignore (nohup, `&` in a script) is not what they are about.
-            command.pre_exec(|| {
+            command.pre_exec(move || {
                 for signal in SIGNALS {
                     libc::signal(signal, libc::SIG_DFL);
+                }
+                if is_its {
+                    libc::setsid();
+                    libc::ioctl(libc::STDIN_FILENO, libc::TIOCSCTTY, 0);
                 }
                 Ok(())
             });
@@ -99,7 +109,7 @@ impl Terminal {
 
 #[test]
 fn a_key_ends_the_watch_and_the_terminal_is_as_before() {
-    for key in ["q", "Q", "\x03"] {
+    for key in ["q", "Q", "\x04"] {
         let root = Root::new();
         root.put(alive(), content(alive(), busy));
         let mut terminal = Terminal::start(&root, 200, &["--watch=3600"]);
@@ -114,7 +124,26 @@ fn a_key_ends_the_watch_and_the_terminal_is_as_before() {
     }
 }
 
-/// Ctrl-C is a key, but `timeout` and a session that ends send signals, and a panic is one.
+/// Keys are not read while the bridge is asked, which may take ten seconds. Ctrl-C ends that, too.
+#[test]
+fn control_c_ends_a_look_at_a_silent_bridge_and_control_z_nothing() {
+    let root = Root::new();
+    root.put(alive(), content(alive(), busy));
+    let _silent = UnixListener::bind(root.socket()).unwrap();
+    let mut terminal = Terminal::begin(&root, 200, &["--watch=3600"], true);
+    let flags = |terminal: &Terminal| nix::sys::termios::tcgetattr(&terminal.keyboard).unwrap().local_flags;
+    let since = Instant::now();
+    while flags(&terminal).intersects(LocalFlags::ICANON | LocalFlags::ECHO) {
+        assert!(since.elapsed() < Duration::from_secs(20));
+        std::thread::yield_now();
+    }
+    let since = Instant::now();
+    terminal.keyboard.write_all(b"\x1a\x03").unwrap();
+    assert_eq!(terminal.child.wait().unwrap().signal(), Some(libc::SIGINT));
+    assert!(since.elapsed() < Duration::from_secs(8), "it has waited for the bridge");
+}
+
+/// `timeout` and a session that ends send signals, as does Ctrl-C, and a panic is one.
 #[test]
 fn a_signal_ends_the_watch_and_the_terminal_is_as_before() {
     for signal in SIGNALS {
@@ -127,8 +156,8 @@ fn a_signal_ends_the_watch_and_the_terminal_is_as_before() {
         // SAFETY: our own child, which is not waited for yet.
         assert_eq!(unsafe { libc::kill(i32::try_from(terminal.child.id()).unwrap(), signal) }, 0);
         assert_eq!(terminal.child.wait().unwrap().signal(), Some(signal));
-        let all = LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG;
-        assert!(!during.intersects(all) && flags(&terminal).contains(all), "{signal}");
+        let line_by_line = LocalFlags::ICANON | LocalFlags::ECHO;
+        assert!(!during.intersects(line_by_line) && flags(&terminal).contains(line_by_line), "{signal}");
     }
 }
 
