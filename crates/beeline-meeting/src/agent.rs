@@ -138,6 +138,14 @@ impl Carrier {
     /// # Errors
     /// Why there is no agent to ask.
     pub fn open() -> Result<Carrier, Reason> {
+        Self::open_or(|| ())
+    }
+
+    /// The same; `full` is called if it is the agent that has no room, and not this process.
+    ///
+    /// # Errors
+    /// Why there is no agent to ask.
+    pub fn open_or(full: impl FnOnce()) -> Result<Carrier, Reason> {
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         let made = Passing::make(|| kernel::socket(libc::AF_UNIX, kind, 0).map(|fd| fd as i32));
         let socket = match made {
@@ -147,9 +155,11 @@ impl Carrier {
         };
         let connected = finding::connect(socket.fd().ok_or(Reason::SharedBeforeConnect)?);
         match connected {
-            Ok(proven) => Carrier { socket, proven }.proven(),
+            Ok(proven) => Carrier { socket, proven }.proven(full),
             Err(reason) => {
-                if reason != Reason::AgentFull {
+                if reason == Reason::AgentFull {
+                    full();
+                } else {
                     leave_alone(KNOWN_NS, None);
                 }
                 Err(reason)
@@ -159,13 +169,18 @@ impl Carrier {
 
     /// Under its name anybody may listen: lets the other end prove that it is the agent before anything else is said,
     /// and before it may send a descriptor.
-    fn proven(mut self) -> Result<Carrier, Reason> {
+    fn proven(mut self, full: impl FnOnce()) -> Result<Carrier, Reason> {
         if !self.proven {
             // A handler that jumped out of here would leave the carrier.
             let _section = Section::enter();
             match self.ask_at_once(Question::Hail)?.answer {
                 Answer::Done => {}
-                answer => return Err(reason_of(answer)),
+                answer => {
+                    if answer == Answer::Full {
+                        full();
+                    }
+                    return Err(reason_of(answer));
+                }
             }
             trust::accept_rights(self.fd()?);
             self.proven = true;

@@ -53,7 +53,7 @@ pub use holder::{Holder, holder};
 
 pub use own::is_local;
 
-pub use afar::{Afar, afar, elsewhere, left_to_tcp, looked_again, note_unmet, source_for};
+pub use afar::{Afar, afar, elsewhere, left_to_tcp, looked_again, note_room, note_unmet, source_for};
 
 /// How long an answer counts.
 const REMEMBERED_NS: u64 = 2_000_000;
@@ -119,6 +119,8 @@ struct Entry {
     refused: Option<(Reason, u64)>,
     /// Why the agent brings nobody together with who is there, until when.
     unmet: Option<(Reason, u64)>,
+    /// For how long that was because it had no room, the last time; 0 if it has had room since.
+    full_ns: u64,
     /// How connections over the bridge or the agent have been used.
     brief: Brief,
     /// Why those that are left to TCP are, by the way that the last of the others took.
@@ -161,6 +163,7 @@ impl Entry {
             untaken: Untaken::NEW,
             refused: None,
             unmet: None,
+            full_ns: 0,
             brief: Brief::default(),
             left_as: Reason::BridgeShortLived,
             paths: [Paths::of(Port::Kernels), Paths::of(Port::Programs)],

@@ -1,6 +1,7 @@
 //! What is remembered of destinations on other hosts, and in other network namespaces ([`super::super::agent`]).
 
 use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use beeline_stats::Reason;
 
@@ -71,11 +72,37 @@ fn may_be_met(destination: SocketAddr) -> Result<(), Reason> {
     }
 }
 
-/// Notes what the agent has said against a destination.
+/// Notes what the agent has said against a destination. That it has no room passes sooner than others: it counts for
+/// [`FULL_NS_MIN`], and twice as long each time, up to as long as they do. To ask costs a connection some 30 us.
 pub fn note_unmet(destination: SocketAddr, reason: Reason) {
-    let until_ns = kernel::now_ns().saturating_add(REFUSED_NS);
-    change(destination, |entry| entry.unmet = Some((reason, until_ns)));
+    let now_ns = kernel::now_ns();
+    let is_full = reason == Reason::AgentFull;
+    if is_full {
+        HEARD_FULL.store(true, Relaxed);
+    }
+    change(destination, |entry| {
+        let noted = entry.unmet.filter(|(before, until_ns)| *before == reason && now_ns < *until_ns);
+        if is_full && noted.is_some() {
+            // By another thread, which asked at the same time.
+            return;
+        }
+        entry.full_ns = if is_full { entry.full_ns.saturating_mul(2).clamp(FULL_NS_MIN, REFUSED_NS) } else { 0 };
+        let time_ns = if is_full { entry.full_ns } else { REFUSED_NS };
+        entry.unmet = Some((reason, now_ns.saturating_add(time_ns)));
+    });
 }
+
+/// Notes that the agent has had room for a connection.
+pub fn note_room(destination: SocketAddr) {
+    if HEARD_FULL.load(Relaxed) {
+        change(destination, |entry| entry.full_ns = 0);
+    }
+}
+
+/// How long it counts at first that the agent has no room.
+const FULL_NS_MIN: u64 = 100_000_000;
+/// Whether it ever had none.
+static HEARD_FULL: AtomicBool = AtomicBool::new(false);
 
 /// Where a destination that is not this namespace's own is reached from.
 ///
@@ -117,6 +144,34 @@ mod tests {
         note_unmet(there, Reason::AgentRefused);
         let Afar { met, bridged } = afar(there);
         assert_eq!((met, bridged), (Err(Reason::AgentRefused), Ok(())));
+    }
+
+    #[test]
+    fn a_full_agent_is_asked_again_soon_and_then_later_each_time() {
+        let _turn = ONE_AT_A_TIME.lock();
+        let there = "192.0.2.4:80".parse().unwrap();
+        let until = |until_ns| change(there, |entry| entry.unmet = Some((Reason::AgentFull, until_ns)));
+        let counts_for = || recall(there, |entry| entry.full_ns).unwrap();
+        note_unmet(there, Reason::AgentFull);
+        assert_eq!(counts_for(), FULL_NS_MIN);
+        until(u64::MAX);
+        assert_eq!(afar(there).met, Err(Reason::AgentFull));
+        // Another thread's answer to the same question.
+        note_unmet(there, Reason::AgentFull);
+        assert_eq!(counts_for(), FULL_NS_MIN);
+        for times in [2, 4, 8, 16, 20, 20] {
+            until(0);
+            assert_eq!(afar(there).met, Ok(()));
+            note_unmet(there, Reason::AgentFull);
+            assert_eq!(counts_for(), times * FULL_NS_MIN);
+        }
+        until(0);
+        note_room(there);
+        note_unmet(there, Reason::AgentFull);
+        assert_eq!(counts_for(), FULL_NS_MIN);
+        // Another answer tells that it had room for the question.
+        note_unmet(there, Reason::AgentUnknown);
+        assert_eq!(counts_for(), 0);
     }
 
     #[test]

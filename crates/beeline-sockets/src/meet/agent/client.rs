@@ -72,7 +72,7 @@ pub(in crate::meet) fn attempt(ours: Connecting, route: &Route, nonblocking: boo
     // What is connected is reached by a number of ours: another thread may close the app's, and open something else
     // there.
     let twin = Passing::make(|| twin_of(ours))?.ok_or(Reason::AgentFull)?;
-    let carrier = Carrier::open()?;
+    let carrier = Carrier::open_or(|| lookup::note_unmet(route.destination, Reason::AgentFull))?;
     carrier.say(Question::Query { destination: route.destination })?;
     // The lane is made while the agent is at its answer.
     let prepared = Prepared::make(desc, route, nonblocking).inspect_err(|reason| {
@@ -120,16 +120,17 @@ enum Asked {
 fn answer(carrier: &Carrier, route: &Route, nonblocking: bool) -> Result<Asked, Reason> {
     let Said { answer, besides, descriptor } =
         carrier.answer_soon(patience_ns(nonblocking), super::mode_of(Role::Client, route.destination))?;
-    match (answer, descriptor) {
-        (Answer::Likely, Some(anchor)) => return Ok(Asked::Lane { anchor, cuts: besides.cuts }),
-        (Answer::Probe, _) => return Ok(Asked::Probe),
-        _ => {}
-    }
-    let reason = reason_of(answer);
-    if reason != Reason::AgentFull {
-        lookup::note_unmet(route.destination, reason);
-    }
-    Err(reason)
+    let asked = match (answer, descriptor) {
+        (Answer::Likely, Some(anchor)) => Asked::Lane { anchor, cuts: besides.cuts },
+        (Answer::Probe, _) => Asked::Probe,
+        _ => {
+            let reason = reason_of(answer);
+            lookup::note_unmet(route.destination, reason);
+            return Err(reason);
+        }
+    };
+    lookup::note_room(route.destination);
+    Ok(asked)
 }
 
 /// Connects over TCP, and shows the agent where that comes out (rule 20).
