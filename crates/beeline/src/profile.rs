@@ -32,6 +32,9 @@ pub const BUILT_IN: [(&str, &str); 3] = [
 /// Their names.
 pub const NAMES: [&str; BUILT_IN.len()] = [BUILT_IN[0].0, BUILT_IN[1].0, BUILT_IN[2].0];
 
+/// Where the configuration of the host is.
+const HOSTS: &str = "/etc";
+
 /// Options that somebody has set. The rest is left to the library's defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
@@ -39,11 +42,13 @@ pub struct Chosen {
     set: BTreeSet<&'static str>,
     /// As the library reads them, the first one that counts first.
     rules: Vec<String>,
+    /// The user's configuration, where it is out of reach.
+    out_of_reach: Option<String>,
 }
 
 impl Chosen {
     pub fn new() -> Self {
-        Self { tunables: Tunables::DEFAULT, set: BTreeSet::new(), rules: Vec::new() }
+        Self { tunables: Tunables::DEFAULT, set: BTreeSet::new(), rules: Vec::new(), out_of_reach: None }
     }
 
     /// What holds for every `beeline run` before its own options: the bridge's user, the configurations unless they are
@@ -69,6 +74,12 @@ impl Chosen {
             chosen.add_environment(&list)?;
         }
         Ok(chosen)
+    }
+
+    /// What is to be said of a configuration that was left out.
+    pub fn warning(&self) -> Option<String> {
+        let name = self.out_of_reach.as_ref()?;
+        Some(format!("the configuration {name} is left out, as its directory may not be entered (HOME)"))
     }
 
     /// Whether connections that packet filters could concern are left to TCP.
@@ -218,12 +229,17 @@ impl Chosen {
     }
 
     fn add_configuration_of(&mut self, bases: impl Iterator<Item = PathBuf>) -> anyhow::Result<()> {
-        for file in bases.map(|base| base.join("beeline/config.toml")) {
+        for base in bases {
+            let file = base.join("beeline/config.toml");
             let name = file.display().to_string();
             // Whether it is there is for the reading to find out, so that one that may not be read is an error.
             match trusted_text(&file) {
                 Ok(text) => self.add_text("configuration", &name, &text)?,
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+                // A service's home is often somebody else's: root's, where it has changed its user and nothing more.
+                Err(error) if base != Path::new(HOSTS) && is_denied(&error) && is_out_of_reach(&file) => {
+                    self.out_of_reach = Some(name);
+                }
                 Err(error) => {
                     return Err(error).with_context(|| {
                         format!("cannot read the configuration {name}, which `--no-config` leaves out")
@@ -290,6 +306,15 @@ impl Chosen {
     }
 }
 
+/// Whether it may not even be looked at whether there is such a file.
+fn is_out_of_reach(file: &Path) -> bool {
+    std::fs::metadata(file).is_err_and(|error| is_denied(&error))
+}
+
+fn is_denied(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::PermissionDenied
+}
+
 /// The text of a file that is read without being named: as it says whom a program trusts, nobody else may have written
 /// it, even where the environment of somebody else says where it is (sudo(8)).
 fn trusted_text(path: &Path) -> std::io::Result<String> {
@@ -324,7 +349,7 @@ fn bases() -> Vec<PathBuf> {
         .filter(|home| Path::new(home).is_absolute())
         .map(PathBuf::from)
         .or_else(|| std::env::home_dir().map(|home| home.join(".config")));
-    user.into_iter().chain([PathBuf::from("/etc")]).collect()
+    user.into_iter().chain([PathBuf::from(HOSTS)]).collect()
 }
 
 fn directories() -> Vec<PathBuf> {

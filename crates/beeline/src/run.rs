@@ -19,6 +19,9 @@ const PRELOAD: &str = "LD_PRELOAD";
 /// Replaces this process by the program. Returns only when that fails.
 pub fn run(arguments: &RunArgs) -> anyhow::Result<Infallible> {
     let mut chosen = Chosen::usual(!arguments.no_config, arguments.profile.as_deref())?;
+    if let Some(why) = chosen.warning().filter(|_| !arguments.quiet) {
+        output::complain(format_args!("warning: {why}"));
+    }
     chosen.add_arguments(&arguments.options)?;
     let Some(command) = arguments.command.first() else {
         return Err(Failure::error(Failure::OURS, "there is no program to run"));

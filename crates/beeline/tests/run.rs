@@ -343,48 +343,6 @@ fn a_bad_profile_is_told_with_its_line_and_nothing_runs() {
 }
 
 #[test]
-fn rules_and_configurations_reach_the_program() {
-    let home = directory();
-    let text = "[options]\nstats = false\n[[rule]]\nport = 6379\nwait = 'poll'\n";
-    fs::create_dir_all(home.path().join("beeline")).unwrap();
-    fs::write(home.path().join("beeline/config.toml"), text).unwrap();
-    let profile = home.path().join("p.toml");
-    fs::write(&profile, "[[rule]]\nrole = 'client'\naddress = '::1'\npath = 'tcp'\n").unwrap();
-    let of = |arguments: &[&str]| {
-        let show = ["sh", "-c", "echo $BEELINE_OPTIONS"];
-        let output = run().env("XDG_CONFIG_HOME", home.path()).args(arguments).args(show).output().unwrap();
-        assert_eq!(stderr(&output), "");
-        stdout(&output).trim_end().to_owned()
-    };
-    let profile = profile.to_str().unwrap();
-    assert_eq!(of(&[]), "stats=off,rule=port=6379;wait=poll");
-    assert_eq!(of(&["--no-config"]), "");
-    assert_eq!(
-        of(&["--profile", profile, "--option", "rule=port=1-9;path=tcp"]),
-        "stats=off,rule=port=1-9;path=tcp,rule=address=::1;path=tcp;role=client,rule=port=6379;wait=poll"
-    );
-    fs::write(home.path().join("beeline/config.toml"), "[[rule]]\nport = 70000\npath = 'tcp'\n").unwrap();
-    let output = run().env("XDG_CONFIG_HOME", home.path()).args(["sh", "-c", "echo ran"]).output().unwrap();
-    let expected = "beeline/config.toml:2:8: port must be a number from 1 to 65535 or a range such as 8000-8099\n";
-    assert!(stderr(&output).ends_with(expected), "{}", stderr(&output));
-    assert_eq!((stdout(&output), output.status.code()), ("", Some(125)));
-}
-
-#[test]
-fn profiles_of_ones_own_are_found_by_name() {
-    let home = directory();
-    let profiles = home.path().join("beeline/profiles");
-    fs::create_dir_all(&profiles).unwrap();
-    fs::write(profiles.join("mine.toml"), "[options]\nstats = false\n").unwrap();
-    let output = run()
-        .env("XDG_CONFIG_HOME", home.path())
-        .args(["--profile", "mine", "sh", "-c", "echo $BEELINE_OPTIONS"])
-        .output()
-        .unwrap();
-    assert_eq!(stdout(&output), "stats=off\n");
-}
-
-#[test]
 fn what_cannot_be_understood_is_125() {
     for (arguments, message) in [
         (&["--profile", "nosuch", "true"][..], "there is no profile `nosuch`"),
