@@ -53,27 +53,32 @@ pub fn top(arguments: &TopArgs) -> anyhow::Result<ExitCode> {
     let keys = Keys::watch();
     let clears = std::io::stdout().is_terminal();
     let socket = configuration::admin_socket();
-    let mut collected = collect(&arguments.selection, Bridge::ask(&socket))?;
+    let bridge = Bridge::ask(&socket);
+    let mut at = Instant::now();
+    let mut collected = collect(&arguments.selection, bridge)?;
+    // Those of a look are what the next one is compared with: to read the kernel's tables takes as long as the rest.
+    let mut rows = row::all(&collected);
     let mut shown = 0;
     let mut were_there = false;
     loop {
         were_there = were_there || !collected.is_empty();
-        let before = Before::of(&row::all(&collected));
+        let before = Before::of(&rows);
         match &keys {
             Some(keys) if keys.end_within(arguments.delay) => return Ok(ExitCode::SUCCESS),
             Some(_) => {}
             None => std::thread::sleep(arguments.delay),
         }
-        collected = collect(&arguments.selection, collected.bridge.again(&socket))?;
-        let mut rows = row::all(&collected);
-        let since = before.since();
+        let bridge = collected.bridge.again(&socket);
+        let since = at.elapsed();
+        at = Instant::now();
+        collected = collect(&arguments.selection, bridge)?;
+        rows = row::all(&collected);
         rows.sort_by_cached_key(|row| std::cmp::Reverse((before.moved(row), row.total())));
-        if clears {
-            // More of them are not to be seen.
-            rows.truncate(output::height());
-        }
+        // More of them are not to be seen.
+        let most = if clears { output::height() } else { usize::MAX };
+        let seen = rows.get(..most).unwrap_or(&rows);
         let mut text =
-            if rows.is_empty() { nothing_open(&collected, arguments) } else { table(&rows, Some((&before, since))) };
+            if seen.is_empty() { nothing_open(&collected, arguments) } else { table(seen, Some((&before, since))) };
         if clears {
             text = output::screen(&text, 0);
         }
@@ -107,18 +112,13 @@ fn is_missing(collected: &Collected, selection: &Selection) -> bool {
 
 /// What connections had carried when they were looked at before.
 struct Before {
-    at: Instant,
     carried: HashMap<Key, (u64, u64)>,
 }
 
 impl Before {
     fn of(rows: &[Row]) -> Self {
         let carried = rows.iter().filter_map(|row| Some((row.key(), row.carried()?))).collect();
-        Self { at: Instant::now(), carried }
-    }
-
-    fn since(&self) -> Duration {
-        self.at.elapsed()
+        Self { carried }
     }
 
     /// Bytes sent and received since then, of a connection that was there.

@@ -1,5 +1,6 @@
 //! The bridge's part: what it carries to other hosts, or why that is not known.
 
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use beeline_status::document::ConnectionStatus;
@@ -25,9 +26,22 @@ pub enum Bridge {
 #[serde(tag = "state", rename = "running")]
 pub struct Running {
     status: Box<Document>,
+    /// The ends of the connections that it carries, as seen from each of them: from here to there.
+    #[serde(skip)]
+    ends: HashMap<String, HashSet<String>>,
 }
 
 impl Running {
+    fn of(status: Document) -> Self {
+        let mut ends = HashMap::<String, HashSet<String>>::new();
+        for ConnectionStatus { client, server, .. } in &status.data.connections {
+            for (here, there) in [(client, server), (server, client)] {
+                ends.entry(here.clone()).or_default().insert(there.clone());
+            }
+        }
+        Self { status: Box::new(status), ends }
+    }
+
     /// In one line.
     pub fn summary(&self) -> String {
         let (hosts, rails) = (self.status.peers.len() as u64, self.status.data.rails.len() as u64);
@@ -41,7 +55,7 @@ impl Running {
 
     /// Whether it carries the connection with these ends.
     pub fn carries(&self, local: &str, remote: &str) -> bool {
-        self.status.data.connections.iter().any(|carried| has_ends(carried, local, remote))
+        self.ends.get(local).is_some_and(|ends| ends.contains(remote))
     }
 }
 
@@ -49,7 +63,7 @@ impl Bridge {
     /// Asks it.
     pub fn ask(socket: &Path) -> Self {
         match ask::status(socket) {
-            Ok(document) => Self::Running(Running { status: Box::new(document) }),
+            Ok(document) => Self::Running(Running::of(document)),
             Err(problem) => Self::Unknown(problem),
         }
     }
@@ -70,20 +84,16 @@ impl Bridge {
     /// For people: everything, or, of one process, how its connections to other hosts go.
     pub fn render(&self, selection: &Selection, processes: &[Process]) -> String {
         match (selection, self) {
-            (Selection::All, Self::Running(Running { status })) => format!("\nThe bridge: {}", people::render(status)),
+            (Selection::All, Self::Running(Running { status, .. })) => {
+                format!("\nThe bridge: {}", people::render(status))
+            }
             (Selection::All, Self::Unknown(problem)) => format!("\n{}\n", prose(&sentence(problem))),
-            (Selection::Pid(_) | Selection::Program(_), Self::Running(Running { status })) => {
+            (Selection::Pid(_) | Selection::Program(_), Self::Running(Running { status, .. })) => {
                 connections_of(status, processes)
             }
             (Selection::Pid(_) | Selection::Program(_), Self::Unknown(_)) => String::new(),
         }
     }
-}
-
-/// Whether a connection has these ends, from whichever of them it is seen.
-fn has_ends(carried: &ConnectionStatus, local: &str, remote: &str) -> bool {
-    let (client, server) = (carried.client.as_str(), carried.server.as_str());
-    [(client, server), (server, client)].contains(&(local, remote))
 }
 
 fn sentence(problem: &Problem) -> String {
@@ -95,9 +105,11 @@ fn sentence(problem: &Problem) -> String {
 
 /// A connection of a process is the bridge's if it has the same ends.
 fn connections_of(status: &Document, processes: &[Process]) -> String {
+    let open = processes.iter().flat_map(|process| &process.connections);
+    let open: HashSet<(&str, &str)> = open.map(|open| (open.local.as_str(), open.remote.as_str())).collect();
     let is_own = |carried: &&ConnectionStatus| {
-        let mut open = processes.iter().flat_map(|process| &process.connections);
-        open.any(|open| has_ends(carried, &open.local, &open.remote))
+        let (client, server) = (carried.client.as_str(), carried.server.as_str());
+        open.contains(&(client, server)) || open.contains(&(server, client))
     };
     let carried = status.data.connections.iter().filter(is_own);
     let carried: Vec<_> = carried.cloned().collect();
@@ -119,5 +131,30 @@ mod tests {
         assert_eq!(problem.to_string(), "it is silent");
         let Bridge::Unknown(problem) = Bridge::left_out().again(nobody) else { panic!() };
         assert!(problem.to_string().contains("/nonexistent/socket"), "{problem}");
+    }
+
+    #[test]
+    fn a_connection_is_the_bridges_from_both_of_its_ends() {
+        let connection = |client: &str| {
+            serde_json::json!({
+                "client": client, "server": "10.0.0.2:80", "client_is_here": true, "peer": "beta", "state": "open", "cpu": 1,
+                "paths": [], "bytes_sent": 1, "bytes_received": 2, "age_s": 3
+            })
+        };
+        let status = serde_json::json!({
+            "version": "1", "pid": 7, "name": "alpha", "instance": 9, "insecure": false, "listen": [], "speaks_for": [],
+            "certificate_days": 300, "control_ends": {}, "tunables": {}, "peers": [],
+            "data": {
+                "uptime_s": 100, "rails": [], "links": [],
+                "connections": [connection("10.0.0.1:1025"), connection("10.0.0.1:1026")], "refusals": {}, "totals": {},
+                "share": {"look": null, "ask": null, "outward": null, "send": null, "inward": null, "own": null}
+            }
+        });
+        let running = Running::of(serde_json::from_value(status).unwrap());
+        for client in ["10.0.0.1:1025", "10.0.0.1:1026"] {
+            assert!(running.carries(client, "10.0.0.2:80") && running.carries("10.0.0.2:80", client));
+        }
+        assert!(!running.carries("10.0.0.1:1027", "10.0.0.2:80"));
+        assert!(!running.carries("10.0.0.1:1025", "10.0.0.1:1026") && !running.carries("10.0.0.2:80", "10.0.0.2:80"));
     }
 }
