@@ -54,6 +54,8 @@ fi
 install -D -m 644 "$mould/$list" "$prefix/$list"
 (cd "$mould" && xargs -d '\n' stat -c '%a %n' -- <"$list") | while read -r mode file; do
     case $mode in *[1357]*) mode=755 ;; *) mode=644 ;; esac
-    install -D -m "$mode" "$mould/$file" "$prefix/$file"
+    # Programs that run with the library start others at any moment, which shall find it whole.
+    install -D -m "$mode" "$mould/$file" "$prefix/$file.new"
+    mv -fT "$prefix/$file.new" "$prefix/$file"
 done
 echo "Installed to $prefix. Try: beeline run redis-server"

@@ -18,7 +18,8 @@ directories=$(awk -F/ '{
         if (path ~ /beeline/) print path
     }
 }' "$list" | sort -ru)
-xargs -d '\n' rm -f -- <"$list"
+# An installation that was interrupted has left one with another name.
+sed 'p; s/$/.new/' "$list" | xargs -d '\n' rm -f --
 printf '%s\n' "$directories" | xargs -d '\n' rmdir --ignore-fail-on-non-empty -- 2>/dev/null || true
 drop_ins=$(grep -ls 'beeline run' /etc/systemd/system/*/*.conf || true)
 if [ -n "$drop_ins" ]; then

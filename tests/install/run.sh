@@ -29,9 +29,19 @@ fi
 # What another release had beside goes with the next one.
 echo old >"$prefix/share/beeline/old"
 echo share/beeline/old >>"$prefix/share/beeline/installed"
-ci/install.sh "$prefix" >/dev/null
+# Whoever starts a program meanwhile finds the library whole: nothing is written under its own name.
+mkdir "$prefix.tools"
+install=$(command -v install)
+printf '#!/bin/sh\necho "$@" >>"%s.named"\nexec %s "$@"\n' "$prefix" "$install" >"$prefix.tools/install"
+chmod +x "$prefix.tools/install"
+PATH="$prefix.tools:$PATH" ci/install.sh "$prefix" >/dev/null
+if grep -F " $prefix/lib/beeline/libbeeline.so" "$prefix.named" | grep -v '\.new$'; then
+    echo 'the library is written in its place' >&2
+    exit 1
+fi
 if [ -e "$prefix/share/beeline/old" ]; then echo 'a file of another release stays' >&2; exit 1; fi
 
+touch "$prefix/lib/beeline/libbeeline.so.new"
 ci/uninstall.sh "$prefix" >/dev/null
 if ci/uninstall.sh "$prefix" 2>/dev/null; then echo 'removed what was not there' >&2; exit 1; fi
 find "$prefix" | sort >"$prefix.after"
