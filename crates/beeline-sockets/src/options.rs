@@ -237,15 +237,14 @@ unsafe fn set_on_lane(desc: &'static Desc, level: i32, name: i32, value: *const 
         }
         Class::V6Only if side.family.load(Relaxed) as i32 == libc::AF_INET6 => Outcome::fail(libc::EINVAL),
         Class::Error | Class::Fact(_) => Outcome::fail(libc::ENOPROTOOPT),
-        // Needs no template, so that it works when the fd table is full, and as the kernel does not tell all of it. One
-        // says how the kernel rounds, once.
+        // Needs no template, so that it works when the fd table is full, and as the kernel does not tell all of it.
         Class::ReceiveTimeout | Class::SendTimeout => {
             // SAFETY: forwarded.
             match unsafe { kept::timeout_from(value, length) } {
                 Ok(timeout_ns) => {
                     let place =
                         if class == Class::ReceiveTimeout { &side.rcv_timeout_ns } else { &side.snd_timeout_ns };
-                    place.store(in_ticks(side, timeout_ns), Relaxed);
+                    place.store(in_ticks(timeout_ns), Relaxed);
                 }
                 Err(errno) => return Outcome::Fail(errno),
             }
@@ -296,15 +295,11 @@ fn take_to_present(side: &SideState, template: i32, option: (i32, i32)) {
     }
 }
 
-/// A time-out as the kernel would keep it, in whole ticks of its clock. How long they are is asked once; where there is
-/// nothing to ask, it stays as exact as it is.
-fn in_ticks(side: &SideState, timeout_ns: u64) -> u64 {
+/// A time-out as the kernel would keep it, in whole ticks of its clock. How long they are is asked once.
+fn in_ticks(timeout_ns: u64) -> u64 {
     static TICKS: AtomicU64 = AtomicU64::new(0);
     if timeout_ns > kept::AT_ONCE_NS && TICKS.load(Relaxed) == 0 {
-        let _ = with_template(side.family.load(Relaxed) as i32, |template| {
-            TICKS.store(kept::ticks_of(template).unwrap_or(0), Relaxed);
-            Outcome::OK
-        });
+        TICKS.store(kept::ticks_of_kernel(), Relaxed);
     }
     kept::whole_ticks(timeout_ns, TICKS.load(Relaxed))
 }

@@ -18,13 +18,13 @@ macro_rules! calls {
 
 /// The system calls that the library makes of its own accord, or that the C library makes for it. A test compares them
 /// with the library's source. The last is how the child ends.
-const CALLS: [(&str, libc::c_long); 88] = calls! {
-    SYS_accept4 SYS_bind SYS_brk SYS_chdir SYS_clock_gettime SYS_clone SYS_clone3 SYS_close SYS_close_range SYS_connect
-    SYS_dup SYS_dup3 SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_epoll_wait SYS_eventfd2
-    SYS_faccessat SYS_fallocate SYS_fcntl SYS_fgetxattr SYS_fstat SYS_fstatfs SYS_ftruncate SYS_futex
-    SYS_get_robust_list SYS_getcpu SYS_getdents64 SYS_getegid SYS_geteuid SYS_getgid SYS_getpeername SYS_getpid
-    SYS_getppid SYS_getrandom SYS_getrusage SYS_getsockname SYS_getsockopt SYS_gettid SYS_getuid SYS_ioctl SYS_kill
-    SYS_listen SYS_lseek SYS_madvise SYS_memfd_create SYS_mkdirat SYS_mlock SYS_mlockall SYS_mmap SYS_mprotect
+const CALLS: [(&str, libc::c_long); 89] = calls! {
+    SYS_accept4 SYS_bind SYS_brk SYS_chdir SYS_clock_getres SYS_clock_gettime SYS_clone SYS_clone3 SYS_close
+    SYS_close_range SYS_connect SYS_dup SYS_dup3 SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2
+    SYS_epoll_wait SYS_eventfd2 SYS_faccessat SYS_fallocate SYS_fcntl SYS_fgetxattr SYS_fstat SYS_fstatfs SYS_ftruncate
+    SYS_futex SYS_get_robust_list SYS_getcpu SYS_getdents64 SYS_getegid SYS_geteuid SYS_getgid SYS_getpeername
+    SYS_getpid SYS_getppid SYS_getrandom SYS_getrusage SYS_getsockname SYS_getsockopt SYS_gettid SYS_getuid SYS_ioctl
+    SYS_kill SYS_listen SYS_lseek SYS_madvise SYS_memfd_create SYS_mkdirat SYS_mlock SYS_mlockall SYS_mmap SYS_mprotect
     SYS_munlock SYS_munmap SYS_newfstatat SYS_openat SYS_pidfd_open SYS_pipe2 SYS_ppoll SYS_prctl SYS_pread64
     SYS_preadv2 SYS_prlimit64 SYS_pselect6 SYS_pwrite64 SYS_pwritev2 SYS_read SYS_readlinkat SYS_recvfrom SYS_recvmsg
     SYS_restart_syscall SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_tgsigqueueinfo SYS_sched_getaffinity SYS_sendmsg
@@ -143,8 +143,8 @@ mod tests {
     const CRATES: [&str; 9] = ["shm", "guest", "lane", "meeting", "descriptors", "sockets", "wire", "preload", "stats"];
     /// What names calls without making them, makes those of the program, or is the agent's.
     const OTHERS: [&str; 4] = ["/hooks/syscall", "/life/text", "/tests", "/agent/host"];
-    /// What the C library does for the library, or the kernel for the C library: memory, processes, signals.
-    const OF_LIBC: [&str; 4] = ["SYS_brk", "SYS_clone3", "SYS_restart_syscall", "SYS_rt_sigaction"];
+    /// What the C library does for the library, or the kernel for the C library: clocks, memory, processes, signals.
+    const OF_LIBC: [&str; 5] = ["SYS_brk", "SYS_clock_getres", "SYS_clone3", "SYS_restart_syscall", "SYS_rt_sigaction"];
 
     /// What the library makes only under no filters at all.
     const UNFILTERED: &str = "SYS_process_vm_readv";
