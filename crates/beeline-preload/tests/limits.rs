@@ -20,5 +20,6 @@ cases! { limits:
     options_need_no_descriptor
     all_numbers_of_a_socket_are_connected
     a_cgroup_s_memory_is_left_to_the_program
-    where_all_ports_are_handed_out_one_is_held;
+    where_all_ports_are_handed_out_one_is_held
+    where_no_more_ports_are_held_few_lanes_are_made_in_vain;
 }

@@ -423,6 +423,50 @@ static void where_all_ports_are_handed_out_one_is_held(void) {
     }
 }
 
+#define COUNT_HELD 60
+
+/* Takes so many connections, answers one byte on each, and keeps them. */
+static void holds(int door, int count) {
+    int kept[COUNT_HELD];
+    char byte;
+    for (int i = 0; i < count; i++) {
+        CHECK((kept[i] = accept(door, NULL, NULL)) >= 0);
+        CHECK(recv(kept[i], &byte, 1, 0) == 1 && send(kept[i], &byte, 1, 0) == 1);
+    }
+    CHECK(recv(kept[0], &byte, 1, 0) == 0);
+}
+
+/* A server has an eighth of its numbers for them: it is asked once in vain, and not by each connection beyond. */
+static void where_no_more_ports_are_held_few_lanes_are_made_in_vain(void) {
+    struct sockaddr_in address;
+    int clients[COUNT_HELD], told[2], lanes = 0, in_vain = 0;
+    char byte = 'x';
+    if (!all_ports_are_handed_out()) return;
+    CHECK(pipe(told) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        limit(RLIMIT_NOFILE, 256);
+        int door = listener(&address);
+        struct pollfd look = {door, POLLIN, 0};
+        CHECK(poll(&look, 1, 0) == 0 && write(told[1], &address, sizeof address) == sizeof address);
+        holds(door, COUNT_HELD);
+        _exit(0);
+    }
+    CHECK(read(told[0], &address, sizeof address) == sizeof address);
+    for (int i = 0; i < COUNT_HELD; i++) {
+        clients[i] = connected(&address);
+        int was_lane = is_lane(clients[i]);
+        CHECK(send(clients[i], &byte, 1, 0) == 1 && recv(clients[i], &byte, 1, 0) == 1);
+        lanes += is_lane(clients[i]);
+        in_vain += was_lane && !is_lane(clients[i]);
+    }
+    if (in_vain > (COUNT_HELD - 32) / 4) fprintf(stderr, "%d lanes, %d in vain\n", lanes, in_vain);
+    CHECK(lanes <= 32 && in_vain <= (COUNT_HELD - 32) / 4);
+    for (int i = 0; i < COUNT_HELD; i++) CHECK(close(clients[i]) == 0);
+    CHECK(status_of(child) == 0);
+}
+
 static const struct guest_case CASES[] = {
     CASE(a_program_with_many_mappings_gets_those_it_needs),
     CASE(a_program_that_maps_much_later_gets_it),
@@ -441,6 +485,7 @@ static const struct guest_case CASES[] = {
     CASE(all_numbers_of_a_socket_are_connected),
     CASE(a_cgroup_s_memory_is_left_to_the_program),
     CASE(where_all_ports_are_handed_out_one_is_held),
+    CASE(where_no_more_ports_are_held_few_lanes_are_made_in_vain),
 };
 
 int main(int argc, char **argv) {

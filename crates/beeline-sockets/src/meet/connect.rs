@@ -322,8 +322,11 @@ fn reserve(route: &Route, mut untaken: Option<bool>) -> Result<(Reserved, Target
     let mut target = None;
     let reserved = reserve_name(route, |client| {
         let found = lookup::listener(route.destination, client)?;
-        if let Some(reason) = lookup::why_not_enter(route.destination, found.cookie) {
-            return Err(reason);
+        match lookup::why_not_enter(route.destination, found.cookie) {
+            // Who has no number for a client's port needs none for this one's.
+            Some(Reason::AddressInUse) if route.bound_port.is_some() || !ports::is_handed_out(client.port()) => {}
+            Some(reason) => return Err(reason),
+            None => {}
         }
         // Whose door it is is known when it has been entered, which wakes the server for nothing then.
         let is_foreign = !route.ours.may_share(found.uid);

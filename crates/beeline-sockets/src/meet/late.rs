@@ -28,6 +28,7 @@
 //! 10. Who listens there by now may be somebody else. Over TCP the connection would have ended with its listener; one
 //!     of another user's is told nothing of it.
 
+use core::net::SocketAddr;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use beeline_lane::{End, LaneMemory, Sink, Writer, flags, offer};
@@ -38,7 +39,7 @@ use beeline_stats::{Counter, Reason, Role};
 mod carried;
 mod numbers;
 
-use super::{lookup, offers, pool};
+use super::{lookup, offers, pool, ports};
 use crate::desc::Desc;
 use crate::kernel::{self, SockAddr};
 use crate::linux::{TCP_CLOSE, TCP_SYN_SENT};
@@ -208,6 +209,7 @@ fn begin_alone(fd: i32, desc: &'static Desc, reason: Reason, stands: bool) -> Fa
         }
         Err(_) => return Fallback::Lost,
     };
+    let holding = if reason == Reason::DoorDied { holding_listener(desc, local) } else { None };
     // Until all is handed over: a server that has read a part must not take it for the whole, even if we are killed.
     set_linger(tcp.fd, Some(0));
     let done = switch(fd, desc, tcp.fd, now_ns.saturating_add(PATIENCE_NS));
@@ -216,8 +218,18 @@ fn begin_alone(fd: i32, desc: &'static Desc, reason: Reason, stands: bool) -> Fa
         // Where both ends were to meet, one whose parcel was closed is a finding like one that nobody took: its server
         // asked too early for it, or the agent does not let them meet, and which of both no single one tells.
         lookup::note_untaken(remote, desc.offered_ns.load(Relaxed));
+    } else if done && let Some(cookie) = holding {
+        // They go by TCP for a while, without a lane that is made in vain.
+        lookup::note_barred(remote, cookie, Reason::AddressInUse);
     }
     if done { Fallback::OverTcp } else { Fallback::Lost }
+}
+
+/// The listener that was to hold the client's port. One that has sent such a client away mostly had no number for that,
+/// and has none for the next ones.
+fn holding_listener(desc: &Desc, client: SocketAddr) -> Option<u64> {
+    let lane = desc.pooled().filter(|lane| lane.holder().is_none() && ports::is_handed_out(client.port()));
+    lane.map(|lane| lane.cookie.load(Relaxed))
 }
 
 /// A TCP socket for a while: one of our own, or the one below the lane, which stays there.
