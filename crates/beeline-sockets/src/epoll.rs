@@ -71,5 +71,7 @@ pub(crate) use cool::cool;
 pub(crate) use fork::reset_after_fork;
 pub(crate) use nested::is_ready;
 pub(crate) use registration::hand_on;
+#[cfg(test)]
+pub(crate) use registration::is_handed_on;
 pub use registration::{before_fork, expose, set_inheritable};
 pub use wait::{pwait, pwait2, wait};

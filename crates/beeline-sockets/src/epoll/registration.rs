@@ -302,6 +302,12 @@ pub(crate) fn hand_on(desc: &Desc) {
     hand_set_on(desc, set);
 }
 
+/// Whether a set was handed on so.
+#[cfg(test)]
+pub(crate) fn is_handed_on(desc: &Desc) -> bool {
+    set_of(desc).is_some_and(|set| set.handed_on.load(Relaxed))
+}
+
 fn hand_set_on(desc: &Desc, set: &Set) {
     set.handed_on.store(true, Relaxed);
     disband_and_wake(desc.fd.load(Relaxed), set);

@@ -72,7 +72,7 @@ fn changing_for_close(fd: i32) -> Option<(&'static Desc, Changing)> {
 
 /// `dup(2)`.
 pub fn dup(fd: i32) -> Outcome {
-    duplicate(fd, || {
+    duplicate(fd, true, || {
         // SAFETY: a plain number.
         unsafe { sys::call(libc::SYS_dup, [fd as usize, 0, 0, 0, 0, 0]) }
     })
@@ -80,10 +80,12 @@ pub fn dup(fd: i32) -> Outcome {
 
 /// `fcntl(2)` with `F_DUPFD` or `F_DUPFD_CLOEXEC`.
 pub(super) fn dup_from(fd: i32, command: i32, lowest: usize) -> Outcome {
-    duplicate(fd, || kernel::duplicate(fd, lowest, command == libc::F_DUPFD_CLOEXEC).map(|fd| fd as usize))
+    let closes = command == libc::F_DUPFD_CLOEXEC;
+    duplicate(fd, !closes, || kernel::duplicate(fd, lowest, closes).map(|fd| fd as usize))
 }
 
-fn duplicate(fd: i32, make: impl Fn() -> sys::SysResult) -> Outcome {
+/// `inheritable` tells whether the number that `make` makes stays open in programs that are started.
+fn duplicate(fd: i32, inheritable: bool, make: impl Fn() -> sys::SysResult) -> Outcome {
     if is_guest_of_parent() {
         hand_on(fd);
         return Outcome::Kernel;
@@ -95,7 +97,7 @@ fn duplicate(fd: i32, make: impl Fn() -> sys::SysResult) -> Outcome {
             false => meet::with_room(make).into(),
         };
     }
-    match meet::with_room(|| duplicate_known(fd, &make)) {
+    match meet::with_room(|| duplicate_known(fd, inheritable, &make)) {
         Ok(new) => {
             stranger::demote_if_stream(new as i32);
             Outcome::Done(new as isize)
@@ -105,7 +107,8 @@ fn duplicate(fd: i32, make: impl Fn() -> sys::SysResult) -> Outcome {
     }
 }
 
-/// The child of a `vfork` duplicates a number: a set may stay open by that in the program that it becomes.
+/// The child of a `vfork` duplicates a number: a set may stay open by that in the program that it becomes. Whether it
+/// does, the child may say later of a number that nobody here knows.
 fn hand_on(fd: i32) {
     if let Some(desc) = table::get(fd) {
         epoll::hand_on(desc);
@@ -116,12 +119,11 @@ fn hand_on(fd: i32) {
 const BEYOND: Errno = Errno(libc::EOVERFLOW);
 
 /// Duplicates what has had a description.
-fn duplicate_known(fd: i32, make: &impl Fn() -> sys::SysResult) -> sys::SysResult {
+fn duplicate_known(fd: i32, inheritable: bool, make: &impl Fn() -> sys::SysResult) -> sys::SysResult {
     let _changing = changing();
     // Another thread may have closed it meanwhile.
     let Some(desc) = table::get(fd) else { return make() };
-    epoll::expose(desc);
-    epoll::hand_on(desc);
+    expose(desc, inheritable);
     let new = make()?;
     if table::set(new as i32, Some(desc)).is_err() {
         let _ = sys::close(new as i32);
@@ -129,6 +131,15 @@ fn duplicate_known(fd: i32, make: &impl Fn() -> sys::SysResult) -> sys::SysResul
     }
     epoll::remember(new as i32, desc);
     Ok(new)
+}
+
+/// A set gets one more number. One that is closed to programs that are started gives it to none of them, unless it is
+/// opened to them later ([`epoll::set_inheritable`]), or given by name.
+fn expose(desc: &Desc, inheritable: bool) {
+    epoll::expose(desc);
+    if inheritable {
+        epoll::hand_on(desc);
+    }
 }
 
 /// `dup2(2)`.
@@ -174,8 +185,7 @@ fn replace(from: i32, to: i32, flags: i32) -> Outcome {
         }
         let source = table::get(from);
         if let Some(source) = source {
-            epoll::expose(source);
-            epoll::hand_on(source);
+            expose(source, flags & libc::O_CLOEXEC == 0);
         }
         let old = Old::of(to, source);
         let target = table::get(to);
@@ -362,11 +372,48 @@ pub(super) fn note_nonblock(desc: &'static Desc, nonblock: bool) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{fcntl, ioctl};
+    use super::*;
+    use crate::process;
+
     #[test]
     fn threads_are_counted() {
         let listed = || std::fs::read_dir("/proc/self/task").unwrap().count() as u32;
         // Other tests begin and end meanwhile.
-        assert!((0..1000).any(|_| super::threads() == Some(listed())));
-        assert!(super::threads() >= Some(2), "this one and the harness's");
+        assert!((0..1000).any(|_| threads() == Some(listed())));
+        assert!(threads() >= Some(2), "this one and the harness's");
+    }
+
+    #[test]
+    fn a_set_is_handed_on_by_a_number_that_stays_open_over_exec_or_does_later() {
+        const HIGH: i32 = 900;
+        let new_set = || {
+            let before = (process::forks(), process::copies());
+            let Outcome::Done(set) = epoll::begin(kernel::epoll_create().unwrap(), libc::EPOLL_CLOEXEC, before) else {
+                panic!("no set")
+            };
+            set as i32
+        };
+        let done = |outcome| if let Outcome::Done(fd) = outcome { fd as i32 } else { panic!("{outcome:?}") };
+        let is_handed_on = |set| epoll::is_handed_on(table::get(set).unwrap());
+        // SAFETY: plain numbers.
+        let opens: [fn(i32) -> Outcome; 2] =
+            [|copy| unsafe { fcntl(copy, libc::F_SETFD, 0) }, |copy| unsafe { ioctl(copy, libc::FIONCLEX, 0) }];
+        for opens in opens {
+            let set = new_set();
+            let copies = [done(dup_from(set, libc::F_DUPFD_CLOEXEC, 0)), done(dup3(set, HIGH, libc::O_CLOEXEC))];
+            assert!(!is_handed_on(set));
+            done(opens(copies[0]));
+            assert!(is_handed_on(set));
+            copies.into_iter().chain([set]).for_each(|fd| assert_eq!(done(close(fd)), 0));
+        }
+        let duplicates: [fn(i32) -> Outcome; 3] =
+            [dup, |set| dup_from(set, libc::F_DUPFD, HIGH as usize), |set| dup3(set, HIGH + 1, 0)];
+        for duplicate in duplicates {
+            let set = new_set();
+            let copy = done(duplicate(set));
+            assert!(is_handed_on(set));
+            [copy, set].into_iter().for_each(|fd| assert_eq!(done(close(fd)), 0));
+        }
     }
 }
