@@ -197,7 +197,7 @@ pub unsafe extern "C" fn clone() {
         "test edx, {here}",
         "jnz {in_memory}",
         "jmp {copy}",
-        here = const CLONE_HERE,
+        here = const libc::CLONE_VM,
         in_memory = sym clone_in_memory,
         copy = sym clone_copy,
     )
@@ -213,14 +213,11 @@ pub unsafe extern "C" fn clone() {
         "tst w2, w16",
         "b.ne {in_memory}",
         "b {copy}",
-        here = const CLONE_HERE,
+        here = const libc::CLONE_VM,
         in_memory = sym clone_in_memory,
         copy = sym clone_copy,
     )
 }
-
-/// Flags of a clone that is not like a fork: it has this memory, or thread-local memory that we do not know.
-const CLONE_HERE: c_int = libc::CLONE_VM | libc::CLONE_SETTLS;
 
 type ChildFunction = unsafe extern "C" fn(*mut c_void) -> c_int;
 type RealClone =
@@ -232,7 +229,9 @@ struct Start {
     argument: *mut c_void,
 }
 
-/// clone(2) of a child that gets a copy of the memory: libc's fork handlers do not run, so ours are run here.
+/// clone(2) of a child that gets a copy of the memory: libc's fork handlers do not run, so ours are run here. With
+/// thread-local memory that we do not know the child cannot run them: all its calls are the kernel's, as those of a
+/// `vfork`'s child are.
 unsafe extern "C" fn clone_copy(
     function: Option<ChildFunction>,
     stack: *mut c_void,
@@ -265,6 +264,12 @@ unsafe extern "C" fn clone_copy(
     }
     // SAFETY: libc's function has this type when it is called with all arguments that it may read.
     let real: RealClone = unsafe { core::mem::transmute(real) };
+    if flags & libc::CLONE_SETTLS != 0 {
+        // SAFETY: the app's arguments, passed on.
+        return life::around_strange_copy(|| unsafe {
+            real(function, stack, flags, argument, parent_tid, tls, child_tid)
+        });
+    }
     let Some(begins) = function.filter(|_| life::may_accelerate() && !stack.is_null()) else {
         // SAFETY: the app's arguments, passed on.
         return unsafe { real(function, stack, flags, argument, parent_tid, tls, child_tid) };

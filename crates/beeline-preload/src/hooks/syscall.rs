@@ -135,15 +135,26 @@ unsafe fn exit_group(status: c_int) -> c_int {
     unsafe { process::leave(&process::reals::_exit, status) }
 }
 
-/// A fork by number: libc's fork handlers do not run, so ours are run here.
+/// A fork by number: libc's fork handlers do not run, so ours are run here, unless the child has thread-local memory
+/// that we do not know.
 ///
 /// # Safety
 /// `call` is a number and arguments that make a child which returns here on a copy of this stack.
 unsafe fn fork(call: [usize; 6]) -> c_long {
-    let fork = life::may_accelerate().then(life::around_fork_prepare);
     let [number, a, b, c, d, e] = call;
     // SAFETY: forwarded.
-    let pid = unsafe { by_number(number as c_long, a, b, c, d, e, 0) };
+    let make = || unsafe { by_number(number as c_long, a, b, c, d, e, 0) };
+    let flags = match number as c_long {
+        libc::SYS_clone => a,
+        // SAFETY: the stub has read these four bytes, too.
+        libc::SYS_clone3 => unsafe { (a as *const u32).read_unaligned() as usize },
+        _ => 0,
+    };
+    if flags & libc::CLONE_SETTLS as usize != 0 {
+        return life::around_strange_copy(make);
+    }
+    let fork = life::may_accelerate().then(life::around_fork_prepare);
+    let pid = make();
     super::process::after_fork(fork, pid);
     pid
 }

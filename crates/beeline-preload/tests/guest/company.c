@@ -5,13 +5,15 @@
        company HOW        says how many messages were answered, closes all, and waits to be looked at
        company poll-HOW   the same by poll(2)
 
-   HOW: alone, edges; spawned (alone, after programs were started); or what the other thread does: modifies, moves, second (adds members to a set of its own), polls, peeks (with a timeout),
-   reads, duplicates, waits (on the set itself), watches (the set, by poll), forks, closes (and connects anew). */
+   HOW: alone, edges; spawned (alone, after programs were started), copied (spawned, and the set has another number that they do not get), given (copied, but
+   that number is opened to them), cloned (spawned, and a copy of this process was made that knows nothing of itself); or what the other thread does: modifies, moves, second (adds members to a set of its own), polls, peeks (with a timeout), reads, duplicates, waits (on the set itself), watches (the set, by poll), forks, closes (and connects anew). */
 #define _GNU_SOURCE
 #include "guest.h"
+#include <asm/prctl.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
@@ -31,6 +33,7 @@ static pthread_mutex_t serving[MEMBERS];
 static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
 
 static int does(const char *what) { return strcmp(how, what) == 0; }
+static int starts(void) { return does("spawned") || does("cloned"); }
 
 static long now_ms(void) {
     struct timespec now;
@@ -56,7 +59,7 @@ static void *serve(void *unused) {
     struct pollfd looks[MEMBERS];
     /* Who asks goes on when this thread is woken. */
     struct sched_param none = {0};
-    if (does("spawned")) CHECK(sched_setscheduler(0, SCHED_BATCH, &none) == 0);
+    if (starts()) CHECK(sched_setscheduler(0, SCHED_BATCH, &none) == 0);
     while (!over && by_poll) {
         for (int i = 0; i < MEMBERS; i++) looks[i] = (struct pollfd){answers[i], POLLIN, 0};
         int count = poll(looks, MEMBERS, -1);
@@ -155,6 +158,20 @@ static void start_programs(void) {
     CHECK(child > 0 && status_of(child) == 0);
 }
 
+static int end_at_once(void *unused) {
+    raw(SYS_exit_group, 0, 0, 0, 0, 0);
+    return unused != NULL;
+}
+
+/* Its thread-local memory is a copy of this thread's, but nobody tells who looks at the flags alone. */
+static void make_copy(void) {
+    static char stack[65536] __attribute__((aligned(64)));
+    unsigned long here;
+    CHECK(syscall(SYS_arch_prctl, ARCH_GET_FS, &here) == 0);
+    pid_t child = clone(end_at_once, stack + sizeof stack, SIGCHLD | CLONE_SETTLS, NULL, NULL, (void *)here);
+    CHECK(child > 0 && status_of(child) == 0);
+}
+
 /* Asks all, then awaits all answers. */
 static void ask(int last) {
     char byte = 'm';
@@ -163,7 +180,7 @@ static void ask(int last) {
     for (int i = 0; i < MEMBERS && !last; i++) {
         struct pollfd look = {asks[i], POLLIN, 0};
         /* Nobody who sleeps is to be rung for these answers. */
-        for (long until = now_ms() + 5000; does("spawned") && poll(&look, 1, 0) == 0 && now_ms() < until;) usleep(100);
+        for (long until = now_ms() + 5000; starts() && poll(&look, 1, 0) == 0 && now_ms() < until;) usleep(100);
         if (poll(&look, 1, 5000) != 1) fprintf(stderr, "%s: no answer from %d\n", how, i);
         CHECK(recv(asks[i], &byte, 1, MSG_DONTWAIT) == 1);
     }
@@ -187,8 +204,9 @@ int main(int arguments, char **argument) {
         if (!by_poll) CHECK(epoll_ctl(set, EPOLL_CTL_ADD, ends[1], &event) == 0);
         CHECK(pthread_mutex_init(&serving[i], NULL) == 0);
     }
-    int is_alone = does("alone") || does("edges") || does("spawned");
-    if (does("spawned")) start_programs();
+    int is_alone = does("alone") || does("edges") || starts();
+    if (does("cloned")) make_copy();
+    if (starts()) start_programs();
     pthread_t server, other;
     CHECK(pthread_create(&server, NULL, serve, NULL) == 0);
     if (!is_alone) CHECK(pthread_create(&other, NULL, meddle, NULL) == 0);

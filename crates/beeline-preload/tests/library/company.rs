@@ -36,6 +36,12 @@ fn a_bell_tells_of_all_after_programs_were_started_too() {
 }
 
 #[test]
+fn a_set_that_a_copy_of_its_process_has_has_each_message_ring() {
+    let (messages, bells) = answered("cloned");
+    assert!(bells * 4 > messages, "{bells} bells for {messages} messages");
+}
+
+#[test]
 fn no_message_is_missed_while_another_thread_meddles_with_the_set_or_the_connections() {
     for how in
         ["modifies", "moves", "second", "polls", "peeks", "reads", "duplicates", "waits", "watches", "forks", "closes"]

@@ -189,6 +189,21 @@ pub fn leave_but(is_used: impl Fn(i32) -> bool) {
     });
 }
 
+/// Runs `make`, which makes a child that gets a copy of this memory and cannot make anything of it: its calls are the
+/// kernel's. It has all that is open, sets among it, whose kernel side it may change, and is told of.
+pub fn around_strange_copy<R>(make: impl FnOnce() -> R) -> R {
+    process::VFORKS.fetch_add(1, Relaxed);
+    process::count_fork();
+    if !process::is_sealed() && !process::is_guest_of_parent() {
+        let _changing = changing();
+        epoll::before_fork();
+    }
+    let made = make();
+    // Another thread may have made a set meanwhile that the child has, too.
+    process::count_fork();
+    made
+}
+
 /// After a `fork`, in the parent; also when it has failed.
 pub fn around_fork_parent() {
     if process::is_sealed() {
