@@ -26,13 +26,33 @@ fn many_connections_are_handed_on_by_a_vfork_without_a_look_at_all_for_each() {
     let mut command = Command::new(guest("heirs"));
     command.arg(ENDS.to_string());
     preload::apply(&mut command, Some(library()));
-    command.env("BEELINE_OPTIONS", "ring_bytes=64K,short_lived_lanes=on");
+    command.env("BEELINE_OPTIONS", OPTIONS);
     let output = command.output().expect("the guest runs");
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8_lossy(&output.stdout);
     let taken_us: Vec<u64> = said.split_whitespace().map(|number| number.parse().expect("a time")).collect();
     let [own, kernels] = taken_us[..] else { panic!("{said}") };
     assert!(own < kernels, "{own} us in the child, {kernels} us in the kernel");
+}
+
+/// What the guests have: many lanes.
+const OPTIONS: &str = "ring_bytes=64K,short_lived_lanes=on";
+
+/// Clients that have bound their ports: the sockets that hold these are parts of their ends.
+#[test]
+fn many_connections_are_taken_over_by_a_program_without_a_question_about_all_for_each() {
+    const ENDS: usize = 400;
+    let trace = Path::new(env!("CARGO_TARGET_TMPDIR")).join("heirs-trace");
+    let mut command = Command::new("strace");
+    command.args(["-e", "trace=getsockopt,execve", "-o"]).arg(&trace);
+    command.arg("-E").arg(format!("LD_PRELOAD={}", library().display()));
+    command.arg("-E").arg(format!("BEELINE_OPTIONS={OPTIONS}"));
+    let status = command.arg(guest("heirs")).arg(ENDS.to_string()).arg("becomes").status().expect("strace runs");
+    assert!(status.success());
+    let trace = std::fs::read_to_string(trace).expect("a trace");
+    let questions = trace.lines().skip(1).skip_while(|line| !line.starts_with("execve"));
+    let questions = questions.filter(|line| line.starts_with("getsockopt")).count();
+    assert!((ENDS..6 * ENDS).contains(&questions), "{questions} questions about {ENDS} ends");
 }
 
 #[test]

@@ -12,7 +12,11 @@
 //!
 //! An anchor that cannot be taken over becomes an orphan ([`crate::orphan`]). Parts that belong to no anchor are given
 //! back, with their loan, unless that may be another program's (rule 7 of [`super::handover`]).
+//!
+//! A program may inherit thousands of ends. So what comes with one is sorted by what it is found by ([`Key`]), which is
+//! read once; of the few that a message brings, whose order is the app's, all are looked at.
 
+use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{End, Fault, LaneMemory, Since};
@@ -45,11 +49,16 @@ enum What {
     Unknown,
     /// An end's anchor, by its cookie.
     Anchor(u64),
-    /// A side, mapped.
-    Side(&'static SideState),
+    /// A side, mapped, by the cookie of its anchor.
+    Side(u64, &'static SideState),
     /// A sealed file.
     Memory(FileId),
+    /// Another socket, by its cookie.
+    Socket(u64),
 }
+
+/// What a part is found by: its kind, and one or two numbers.
+type Key = (u8, u64, u64);
 
 impl Part {
     /// No descriptor at all.
@@ -66,19 +75,46 @@ impl Part {
     }
 
     pub(super) fn side(&self) -> Option<&'static SideState> {
-        if let What::Side(side) = self.what { Some(side) } else { None }
+        if let What::Side(_, side) = self.what { Some(side) } else { None }
     }
+
+    fn key(&self) -> Key {
+        match self.what {
+            What::Unknown => (0, 0, 0),
+            What::Anchor(cookie) => (1, cookie, 0),
+            What::Side(cookie, _) => key_of_side(cookie),
+            What::Memory(id) => key_of_memory(id),
+            What::Socket(cookie) => key_of_socket(cookie),
+        }
+    }
+}
+
+fn key_of_side(cookie: u64) -> Key {
+    (2, cookie, 0)
+}
+
+fn key_of_memory(id: FileId) -> Key {
+    (3, id.device, id.inode)
+}
+
+fn key_of_socket(cookie: u64) -> Key {
+    (4, cookie, 0)
 }
 
 fn classify(fd: i32) -> What {
     if memfd::check_seals(fd).is_ok() {
         let Ok((id, _)) = memfd::identify(fd) else { return What::Unknown };
-        return side_at(fd).map_or(What::Memory(id), What::Side);
+        let as_side = |side: &'static SideState| What::Side(side.origin.anchor_cookie.load(Relaxed), side);
+        return side_at(fd).map_or(What::Memory(id), as_side);
     }
     if !orphan::is_anchor(fd) {
         return What::Unknown;
     }
-    kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE).map_or(What::Unknown, What::Anchor)
+    cookie_of(fd).map_or(What::Unknown, What::Anchor)
+}
+
+fn cookie_of(fd: i32) -> Option<u64> {
+    kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE).ok()
 }
 
 /// Maps the side in `fd`, if it is one.
@@ -135,16 +171,28 @@ fn inherit(parts: &mut [Part]) {
             *place = Part::of(fd);
         }
     });
+    sort(parts);
     adopt_all(parts, Came::WithProgram);
     for part in parts.iter().filter(|part| part.is_ours()) {
         let _ = sys::close(part.fd);
     }
 }
 
+/// Sorts parts by their keys, those of one key by their numbers.
+fn sort(parts: &mut [Part]) {
+    if parts.iter().filter_map(Part::side).any(|side| side.origin.holder_cookie.load(Relaxed) != 0) {
+        for part in parts.iter_mut().filter(|part| matches!(part.what, What::Unknown) && part.fd >= 0) {
+            part.what = cookie_of(part.fd).map_or(What::Unknown, What::Socket);
+        }
+    }
+    parts.sort_unstable_by_key(|part| (part.key(), part.fd));
+}
+
 /// How parts have come.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Came {
-    /// By `execve`: what was inheritable just then, perhaps for another program.
+    /// By `execve`: what was inheritable just then, perhaps for another program. They are sorted, and nothing of ours
+    /// was there before.
     WithProgram,
     /// In a message, with the anchor that they belong to.
     InMessage,
@@ -155,11 +203,15 @@ pub(super) enum Came {
 pub(super) fn adopt_all(parts: &mut [Part], came: Came) {
     for index in 0..parts.len() {
         if let Some(&Part { fd, what: What::Anchor(cookie), .. }) = parts.get(index) {
-            if let Some(known) = by_cookie(fd) {
+            let known = match came {
+                Came::InMessage => by_cookie(fd),
+                Came::WithProgram => adopted_before(parts, index, cookie),
+            };
+            if let Some(known) = known {
                 // One more number for an end that is here already. The loan that came with it, if any, is returned
                 // below.
                 let _ = table::set(fd, Some(known));
-            } else if adopt(fd, cookie, parts).is_none() {
+            } else if adopt(fd, cookie, parts, came).is_none() {
                 orphan::mark(fd);
             }
         }
@@ -171,10 +223,10 @@ pub(super) fn adopt_all(parts: &mut [Part], came: Came) {
             end_loan(side, true);
         }
         mark_used(parts, index);
-        if let Some(lane) = find_lane(parts, side) {
+        if let Some(lane) = find_lane(parts, side, came) {
             mark_used(parts, lane);
         }
-        if let Some(holder) = find_holder(parts, side) {
+        if let Some(holder) = find_holder(parts, side, came) {
             mark_used(parts, holder);
         }
         unmap(side);
@@ -187,31 +239,58 @@ fn mark_used(parts: &mut [Part], index: usize) {
     }
 }
 
-fn find_lane(parts: &[Part], side: &SideState) -> Option<usize> {
-    let origin = &side.origin;
-    let wanted = FileId { device: origin.lane_device.load(Relaxed), inode: origin.lane_inode.load(Relaxed) };
-    parts.iter().position(|part| !part.used && matches!(part.what, What::Memory(id) if id == wanted))
+/// The end that the number before this one, in their order, was found to lead to, if it is the same anchor's.
+fn adopted_before(parts: &[Part], index: usize, cookie: u64) -> Option<&'static Desc> {
+    let before = parts.get(index.checked_sub(1)?)?;
+    let is_same = matches!(before.what, What::Anchor(other) if other == cookie);
+    table::get(before.fd).filter(|desc| is_same && desc.is_lane())
 }
 
-fn find_holder(parts: &[Part], side: &SideState) -> Option<usize> {
+/// Where parts with this key are.
+fn places(parts: &[Part], key: Key, came: Came) -> Range<usize> {
+    if came == Came::InMessage {
+        return 0..parts.len();
+    }
+    parts.partition_point(|part| part.key() < key)..parts.partition_point(|part| part.key() <= key)
+}
+
+/// The first unused part at these places that `is_wanted`.
+fn find(parts: &[Part], mut places: Range<usize>, is_wanted: impl Fn(&Part) -> bool) -> Option<usize> {
+    places.find(|&index| parts.get(index).is_some_and(|part| !part.used && is_wanted(part)))
+}
+
+fn find_side(parts: &[Part], cookie: u64, came: Came) -> Option<usize> {
+    let is_its = |part: &Part| matches!(part.what, What::Side(anchor, _) if anchor == cookie);
+    find(parts, places(parts, key_of_side(cookie), came), is_its)
+}
+
+fn find_lane(parts: &[Part], side: &SideState, came: Came) -> Option<usize> {
+    let origin = &side.origin;
+    let wanted = FileId { device: origin.lane_device.load(Relaxed), inode: origin.lane_inode.load(Relaxed) };
+    let is_its = |part: &Part| matches!(part.what, What::Memory(id) if id == wanted);
+    find(parts, places(parts, key_of_memory(wanted), came), is_its)
+}
+
+fn find_holder(parts: &[Part], side: &SideState, came: Came) -> Option<usize> {
     let wanted = side.origin.holder_cookie.load(Relaxed);
-    let is_wanted = |part: &Part| {
-        !part.used
-            && matches!(part.what, What::Unknown)
-            && kernel::getsockopt(part.fd, libc::SOL_SOCKET, libc::SO_COOKIE) == Ok(wanted)
+    if wanted == 0 {
+        return None;
+    }
+    let is_its = |part: &Part| match part.what {
+        What::Unknown => cookie_of(part.fd) == Some(wanted),
+        What::Socket(cookie) => cookie == wanted,
+        _ => false,
     };
-    if wanted == 0 { None } else { parts.iter().position(is_wanted) }
+    find(parts, places(parts, key_of_socket(wanted), came), is_its)
 }
 
 /// Takes over the end whose anchor is `fd`.
-fn adopt(fd: i32, cookie: u64, parts: &mut [Part]) -> Option<&'static Desc> {
-    let is_its =
-        |part: &Part| !part.used && part.side().is_some_and(|side| side.origin.anchor_cookie.load(Relaxed) == cookie);
-    let side_index = parts.iter().position(is_its)?;
+fn adopt(fd: i32, cookie: u64, parts: &mut [Part], came: Came) -> Option<&'static Desc> {
+    let side_index = find_side(parts, cookie, came)?;
     let side_part = parts.get(side_index).copied()?;
     let side = side_part.side()?;
-    let lane_index = find_lane(parts, side)?;
-    let holder_index = find_holder(parts, side);
+    let lane_index = find_lane(parts, side, came)?;
+    let holder_index = find_holder(parts, side, came);
     let lane_part = parts.get(lane_index).copied()?;
     let ring_bytes = side.origin.ring_bytes.load(Relaxed);
     if !is_trusted(lane_part.fd)
