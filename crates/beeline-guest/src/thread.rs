@@ -170,6 +170,20 @@ pub fn identity() -> u32 {
     })
 }
 
+/// The same, if somebody has asked for it: `None` in the child of a `vfork` whose parent's thread has not been here.
+#[must_use]
+pub fn known_identity() -> Option<u32> {
+    let known = with(|thread| thread.identity.load(Ordering::Relaxed));
+    (known != 0).then_some(known)
+}
+
+/// Where the calling thread's state lies, in one word that is no [`identity`]'s: the child of a `vfork` has that of its
+/// parent's thread.
+#[must_use]
+pub fn place() -> u32 {
+    with(made_up)
+}
+
 /// `vfork` and `clone` calls so far. Counted by the stubs of `beeline-preload`, in assembly.
 pub static VFORKS: AtomicU32 = AtomicU32::new(0);
 

@@ -6,7 +6,7 @@
 //!    So a slot that such a child has taken is marked ([`GUESTS`]), and the next one is had in its place by the same
 //!    thread: that it runs again tells that the child is gone. What a thread takes for itself is never used again
 //!    before it is given back: a handler of the program's may have interrupted it, and start a program, too. Where the
-//!    parent's thread has no number yet, the child goes by its own, and has the slot until its program has ended.
+//!    parent's thread has no number yet, the child goes by where that thread's state lies.
 //! 3. A slot whose thread has ended is free. So is one of the time before this process was forked: its thread is not
 //!    here.
 //! 4. There are as many slots as are taken at one time: where there is none left, more are mapped, for good.
@@ -52,13 +52,33 @@ const GUESTS: u64 = 1 << 32;
 const GENERATION: u32 = 33;
 
 /// The calling thread of this process.
-fn owner() -> u64 {
-    u64::from(generation()) << GENERATION | u64::from(thread::identity())
+#[derive(Clone, Copy)]
+struct Caller {
+    me: u64,
+    /// The same where nobody has asked for its number: for its guests.
+    place: u64,
 }
 
-/// Whether nobody uses a slot of this owner any more, as `me` finds it.
-fn is_free(owner: u64, me: u64) -> bool {
-    owner == 0 || owner == me | GUESTS || owner >> GENERATION != me >> GENERATION || !exists(owner as u32)
+impl Caller {
+    fn new(is_guest: bool) -> Self {
+        let of = |number: u32| u64::from(generation()) << GENERATION | u64::from(number);
+        let place = of(thread::place());
+        let me = match thread::known_identity() {
+            Some(known) => of(known),
+            None if is_guest => place,
+            None => of(thread::identity()),
+        };
+        Self { me, place }
+    }
+
+    /// Whether nobody uses a slot of this owner any more.
+    fn finds_free(self, owner: u64) -> bool {
+        owner == 0
+            || owner == self.me | GUESTS
+            || owner == self.place | GUESTS
+            || owner >> GENERATION != self.me >> GENERATION
+            || !exists(owner as u32)
+    }
 }
 
 /// The block behind one. Made if there is none; none if that cannot be.
@@ -80,10 +100,10 @@ fn after(block: &Block) -> Option<&'static Block> {
 }
 
 /// Takes a free slot of a block.
-fn claim(block: &'static Block, me: u64, mark: u64) -> Option<&'static Slot> {
+fn claim(block: &'static Block, caller: Caller, mark: u64) -> Option<&'static Slot> {
     block.slots.iter().find(|slot| {
         let owner = slot.owner.load(Relaxed);
-        is_free(owner, me) && slot.owner.compare_exchange(owner, me | mark, AcqRel, Relaxed).is_ok()
+        caller.finds_free(owner) && slot.owner.compare_exchange(owner, caller.me | mark, AcqRel, Relaxed).is_ok()
     })
 }
 
@@ -91,10 +111,10 @@ fn claim(block: &'static Block, me: u64, mark: u64) -> Option<&'static Slot> {
 pub(super) fn take(length: usize) -> Option<*mut u8> {
     // Asked of the kernel: a child in this memory may have been made past every stub of ours.
     let is_guest = !is_sealed() && sys::getpid() != process::owner();
-    let (me, mark) = (owner(), if is_guest { GUESTS } else { 0 });
+    let (caller, mark) = (Caller::new(is_guest), if is_guest { GUESTS } else { 0 });
     let mut block = &FIRST;
     let slot = loop {
-        match claim(block, me, mark) {
+        match claim(block, caller, mark) {
             Some(slot) => break slot,
             None => block = after(block)?,
         }
@@ -117,10 +137,12 @@ pub(super) fn take(length: usize) -> Option<*mut u8> {
 
 /// An environment that this thread has put together is not needed any more.
 pub fn give_back(list: List) {
-    let (me, memory) = (owner(), list.cast_mut().cast::<u8>());
+    let memory = list.cast_mut().cast::<u8>();
+    let Caller { me, place } = Caller::new(false);
+    let is_ours = |owner: u64| owner & !GUESTS == me || owner == place | GUESTS;
     let mut block = Some(&FIRST);
     while let Some(slots) = block {
-        let is_it = |slot: &&Slot| slot.owner.load(Relaxed) & !GUESTS == me && slot.memory.load(Relaxed) == memory;
+        let is_it = |slot: &&Slot| is_ours(slot.owner.load(Relaxed)) && slot.memory.load(Relaxed) == memory;
         if let Some(slot) = slots.slots.iter().find(is_it) {
             slot.owner.store(0, Release);
             return;
@@ -178,21 +200,48 @@ mod tests {
         give_back(outer.cast());
     }
 
+    fn slot_of(memory: *mut u8) -> &'static Slot {
+        let mut block = &FIRST;
+        loop {
+            match block.slots.iter().find(|slot| slot.memory.load(Relaxed) == memory) {
+                Some(slot) => return slot,
+                None => block = after(block).unwrap(),
+            }
+        }
+    }
+
     #[test]
     fn what_the_child_of_a_vfork_has_left_is_had_again() {
         std::thread::spawn(|| {
             let memory = take(100).unwrap();
-            let mut block = &FIRST;
-            let slot = loop {
-                match block.slots.iter().find(|slot| slot.memory.load(Relaxed) == memory) {
-                    Some(slot) => break slot,
-                    None => block = after(block).unwrap(),
-                }
-            };
-            let me = owner();
+            let slot = slot_of(memory);
+            let caller = Caller::new(false);
+            let me = caller.me;
             slot.owner.store(me | GUESTS, Relaxed);
-            assert!(is_free(me | GUESTS, me) && !is_free(me, me) && !is_free(me | GUESTS, me - 1));
-            assert!(is_free(me | GUESTS, me + (1 << GENERATION)), "in the child of a fork");
+            assert!(caller.finds_free(me | GUESTS) && !caller.finds_free(me));
+            let other = Caller { me: me - 1, place: caller.place - 1 };
+            assert!(!other.finds_free(me | GUESTS));
+            let grandchild = Caller { me: me + (1 << GENERATION), place: 0 };
+            assert!(grandchild.finds_free(me | GUESTS), "in the child of a fork");
+            give_back(memory.cast());
+            assert_eq!(slot.owner.load(Relaxed), 0);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn what_the_child_of_a_thread_without_a_number_has_left_is_that_threads() {
+        std::thread::spawn(|| {
+            assert_eq!(thread::known_identity(), None);
+            let guest = Caller::new(true);
+            assert_eq!((guest.me, thread::known_identity()), (guest.place, None), "the child tells nobody its number");
+            let memory = take(100).unwrap();
+            let slot = slot_of(memory);
+            slot.owner.store(guest.me | GUESTS, Relaxed);
+            let caller = Caller::new(false);
+            assert!(caller.me != guest.me && caller.finds_free(guest.me | GUESTS));
+            assert!(std::thread::spawn(move || !Caller::new(true).finds_free(guest.me | GUESTS)).join().unwrap());
             give_back(memory.cast());
             assert_eq!(slot.owner.load(Relaxed), 0);
         })
