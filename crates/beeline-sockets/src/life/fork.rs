@@ -297,3 +297,48 @@ pub fn around_fork_child() {
     linger::end_all_in_child();
     super::code::forked();
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::atomic::Ordering::SeqCst;
+    use std::sync::mpsc::channel;
+
+    use beeline_testkit::sys::{is_asleep, thread_id};
+
+    use super::*;
+
+    /// Runs itself once more, as a process that does nothing else: it is sealed for good.
+    #[test]
+    fn a_fork_that_waits_while_the_process_is_sealed_holds_nothing() {
+        const NAME: &str = "life::fork::tests::a_fork_that_waits_while_the_process_is_sealed_holds_nothing";
+        const ALONE: &str = "BEELINE_TEST_IS_SEALED";
+        static WAITS: AtomicBool = AtomicBool::new(false);
+        if std::env::var_os(ALONE).is_none() {
+            let mut again = Command::new(std::env::current_exe().unwrap());
+            let output = again.args([NAME, "--exact"]).env(ALONE, "1").output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("1 passed"), "{output:?}");
+            return;
+        }
+        let forking = thread_id();
+        let (is_changing, change) = channel();
+        let sealing = std::thread::spawn(move || {
+            let changing = changing();
+            is_changing.send(()).unwrap();
+            while !WAITS.load(SeqCst) || !is_asleep(forking) {
+                std::thread::yield_now();
+            }
+            process::seal();
+            drop(changing);
+        });
+        change.recv().unwrap();
+        WAITS.store(true, SeqCst);
+        assert_eq!(around_fork_prepare(), 0, "nothing is counted, and there is nothing to undo");
+        // SAFETY: nobody else forks here.
+        assert!(unsafe { (*HELD.0.get()).is_none() });
+        around_fork_parent();
+        sealing.join().unwrap();
+        std::thread::spawn(|| drop(changing())).join().unwrap();
+    }
+}

@@ -1,10 +1,13 @@
 //! How long the lobby waits, and for whom, and what it hears.
 
-use std::os::fd::IntoRawFd;
+use std::io::Write;
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::net::UnixStream;
 
 use beeline_lane::End;
 use beeline_testkit::hostile::Client;
+use beeline_wire::Endpoint;
+use beeline_wire::hello::BELL;
 
 use super::*;
 use crate::meet::listener::LISTENERS;
@@ -138,4 +141,30 @@ fn an_urgent_byte_ends_an_end_that_is_kept() {
     lane.spoil();
     pool::retire(lane, End::Client, true);
     lobby.close_set();
+}
+
+/// The kernel tells of a bell of the connection before as of a hello.
+#[test]
+fn a_bell_that_comes_late_leaves_the_anchor_that_is_kept_its_mode() {
+    let listener = LISTENERS.take().unwrap();
+    listener.begin(1, "127.0.0.1:1".parse().unwrap());
+    listener.lobby.open();
+    let lane = pool::client_lane(32).unwrap().sent();
+    let (mut client, anchor) = UnixStream::pair().map(|(client, server)| (client, server.into_raw_fd())).unwrap();
+    let anchor = hidden::hide(anchor);
+    lane.stands.keep_anchor(anchor, 32, false);
+    assert!(keep(&listener.lobby, lane));
+    let is_nonblocking = |fd| kernel::status_flags(fd).unwrap() & libc::O_NONBLOCK != 0;
+    client.write_all(&[BELL]).unwrap();
+    assert!(spoken(listener, libc::SOCK_NONBLOCK).unwrap().is_none());
+    assert!(!is_nonblocking(anchor) && listener.lobby.kept.of(anchor).is_some());
+    let address = Endpoint::new("127.0.0.1:5000".parse().unwrap());
+    hello_io::say_again(client.as_raw_fd(), address).unwrap();
+    let taken = spoken(listener, libc::SOCK_NONBLOCK).unwrap().unwrap();
+    assert!(is_nonblocking(taken.anchor) && taken.again.unwrap().client == address);
+    beeline_shm::sys::close(taken.anchor).unwrap();
+    lane.spoil();
+    pool::retire(lane, End::Client, true);
+    listener.lobby.close();
+    LISTENERS.give(listener);
 }
