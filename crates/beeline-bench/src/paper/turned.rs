@@ -43,8 +43,18 @@ pub enum Turner<'a> {
 /// What was counted in a phase.
 enum Counted {
     Nothing,
-    Turns(u64),
+    Library(Done),
     Moved(Moved),
+}
+
+/// What the two programs have done in a phase.
+#[derive(Clone, Copy, Debug, Default)]
+struct Done {
+    /// By the sender.
+    turns: u64,
+    /// By the receiver.
+    fetched: u64,
+    fetches_refused: u64,
 }
 
 /// Runs the two ends through the phases.
@@ -101,10 +111,15 @@ impl Turner<'_> {
         }
     }
 
-    fn count(&self, [client, _]: [Pid; 2]) -> Result<Counted> {
+    fn count(&self, [client, server]: [Pid; 2]) -> Result<Counted> {
+        let count = |pid, counter| counter_of(pid, counter).unwrap_or(0);
         Ok(match self {
             Turner::None => Counted::Nothing,
-            Turner::Library => Counted::Turns(counter_of(client, Counter::Turns).unwrap_or(0)),
+            Turner::Library => Counted::Library(Done {
+                turns: count(client, Counter::Turns),
+                fetched: count(server, Counter::Fetched),
+                fetches_refused: count(server, Counter::FetchesRefused),
+            }),
             Turner::Bridges(bridges) => Counted::Moved(bridges.totals()?),
         })
     }
@@ -113,19 +128,36 @@ impl Turner<'_> {
 impl Counted {
     fn since(self, before: Counted) -> Counted {
         match (self, before) {
-            (Counted::Turns(now), Counted::Turns(before)) => Counted::Turns(now.saturating_sub(before)),
+            (Counted::Library(now), Counted::Library(before)) => Counted::Library(Done {
+                turns: now.turns.saturating_sub(before.turns),
+                fetched: now.fetched.saturating_sub(before.fetched),
+                fetches_refused: now.fetches_refused.saturating_sub(before.fetches_refused),
+            }),
             (Counted::Moved(now), Counted::Moved(before)) => Counted::Moved(now.since(&before)),
             _ => Counted::Nothing,
         }
     }
 }
 
-/// Whether what was counted says that the threshold was turned (rule 3). Between two CPUs nobody takes turns.
+/// Whether what was counted says that the threshold was turned (rule 3). Between two CPUs nobody takes turns, and on
+/// one nobody fetches. Other options are counted by nothing.
 fn check(cell: &Cell, counted: &[Counted]) -> Result<()> {
+    let key = cell.turn.as_deref().and_then(|turn| turn.split('=').next()).unwrap_or_default();
     match counted {
-        [Counted::Turns(before), Counted::Turns(turned), Counted::Turns(_)] if cell.place == Place::Same => {
-            ensure!(turned != before, "{turned} turns were taken before and after the option was turned");
-        }
+        [Counted::Library(before), Counted::Library(turned), Counted::Library(_)] => match (key, cell.place) {
+            ("turn_bytes", Place::Same) => ensure!(
+                turned.turns != before.turns,
+                "{} turns were taken before and after the option was turned",
+                turned.turns
+            ),
+            ("zcopy_threshold_bytes", Place::Apart | Place::Siblings | Place::Far) => ensure!(
+                turned.fetched != before.fetched,
+                "{} messages were fetched before and after the option was turned ({} refused)",
+                turned.fetched,
+                turned.fetches_refused
+            ),
+            _ => {}
+        },
         [Counted::Moved(before), Counted::Moved(turned), Counted::Moved(back)] => {
             let is_pushed = |moved: &Moved| moved.pushes > MOSTLY * moved.pulls;
             let is_pulled = |moved: &Moved| moved.pulls > MOSTLY * moved.pushes;
@@ -169,10 +201,10 @@ mod tests {
     use super::*;
     use crate::paper::plan::{PaperPlan, Source};
 
-    fn cell(place: &str) -> Cell {
+    fn cell(place: &str, turn: &str) -> Cell {
         let text = format!(
             "format = 1\nname = \"p\"\ntitle = \"P\"\ndocument = \"D\"\n[[table]]\nid = \"t\"\ntitle = \"T\"\nsource = \"S\"\n\
-             work = \"turned\"\nbytes = [1000]\nplace = [\"{place}\"]\nturn = [\"pull_min=64M..4K\"]\n"
+             work = \"turned\"\nbytes = [1000]\nplace = [\"{place}\"]\nturn = [\"{turn}\"]\n"
         );
         PaperPlan::parse(&Source { name: "p".into(), text: &text }).unwrap().cells(None).remove(0)
     }
@@ -183,15 +215,25 @@ mod tests {
 
     #[test]
     fn a_threshold_that_was_not_turned_makes_no_sample() {
-        let apart = cell("apart");
+        let apart = cell("apart", "pull_min=64M..4K");
         assert!(check(&apart, &[moved(100, 0), moved(1, 100), moved(100, 1)]).is_ok());
         assert!(check(&apart, &[moved(0, 100), moved(100, 1), moved(1, 100)]).is_ok());
         let error = check(&apart, &[moved(100, 0), moved(100, 0), moved(100, 0)]).unwrap_err().to_string();
         assert!(error.contains("changed nothing"), "{error}");
         assert!(check(&apart, &[moved(100, 0), moved(0, 100), moved(0, 100)]).is_err());
-        let turns = |each: [u64; 3]| each.map(Counted::Turns);
-        assert!(check(&cell("same"), &turns([0, 9, 0])).is_ok() && check(&cell("same"), &turns([0, 0, 0])).is_err());
-        assert!(check(&apart, &turns([0, 0, 0])).is_ok());
+    }
+
+    #[test]
+    fn an_option_that_was_not_turned_makes_no_sample() {
+        let turns = |each: [u64; 3]| each.map(|turns| Counted::Library(Done { turns, ..Done::default() }));
+        let is_turn = |place, each| check(&cell(place, "turn_bytes=off..256K"), &turns(each)).is_ok();
+        assert!(is_turn("same", [0, 9, 0]) && !is_turn("same", [0, 0, 0]) && is_turn("apart", [0, 0, 0]));
+        let fetched = |each: [u64; 3]| each.map(|fetched| Counted::Library(Done { fetched, ..Done::default() }));
+        let is_fetch = |place, each| check(&cell(place, "zcopy_threshold_bytes=off..64K"), &fetched(each)).is_ok();
+        assert!(is_fetch("apart", [0, 9, 0]) && !is_fetch("apart", [0, 0, 0]) && is_fetch("same", [0, 0, 0]));
+        // It is the option that is turned whose count must change.
+        assert!(check(&cell("apart", "zcopy_threshold_bytes=off..64K"), &turns([0, 9, 0])).is_err());
+        assert!(check(&cell("same", "wait=lazy..poll"), &turns([0, 0, 0])).is_ok());
     }
 
     #[test]
