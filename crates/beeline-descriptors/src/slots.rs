@@ -8,7 +8,7 @@ use beeline_stats::{Counter, Role};
 
 use crate::desc::Desc;
 use crate::side::state;
-use crate::{kernel, stats, table};
+use crate::{changing, kernel, stats, table};
 
 /// Gives a fresh lane its slot in the statistics file. `peer_pid` is the process at the other end, if it is known
 /// already.
@@ -38,8 +38,10 @@ pub fn open_slot(desc: &'static Desc, peer_pid: Option<u32>) {
     desc.slot.store(Some(slot), Release);
 }
 
-/// Gives every lane its slot that has none yet: those that were taken over from another program.
+/// Gives every lane its slot that has none yet: those that were taken over from another program. No lock may be held.
 pub fn open_slots() {
+    // No other thread closes them meanwhile, nor gives a new one its slot.
+    let _changing = changing::changing();
     table::for_each(|fd, desc| {
         if desc.is_lane() && desc.fd.load(Relaxed) == fd && desc.slot.load(Relaxed).is_none() {
             open_slot(desc, None);

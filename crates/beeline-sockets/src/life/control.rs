@@ -146,7 +146,9 @@ pub unsafe fn ioctl(fd: i32, request: u64, argument: usize) -> Outcome {
         FIOGETOWN | SIOCGPGRP => return Outcome::Kernel,
         // The rest of the socket requests ask about the network, which an AF_UNIX socket does not know.
         0x8900..=0x8BFF => {
+            let Some(pin) = guards::pin(fd, desc).filter(|_| desc.is_lane()) else { return Outcome::Kernel };
             let family = desc.side().family.load(Relaxed) as i32;
+            drop(pin);
             return options::with_template(family, |template| {
                 // SAFETY: forwarded from the caller.
                 unsafe { raw(libc::SYS_ioctl, [template as usize, request as usize, argument, 0, 0, 0]) }

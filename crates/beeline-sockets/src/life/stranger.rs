@@ -170,8 +170,9 @@ fn the_one_that_stays_open() -> Option<(i32, &'static Desc)> {
     first.filter(|_| !others)
 }
 
-fn is_held_here_alone(desc: &Desc) -> bool {
-    desc.side().holders.load(Acquire) <= 1
+fn is_held_here_alone(desc: &'static Desc) -> bool {
+    // Another thread may have closed it: what is none any more is not meant.
+    desc.if_lane(|| desc.side().holders.load(Acquire) <= 1).unwrap_or(false)
 }
 
 /// How long others may take to let go of connections, all together, and how often that is looked for.
@@ -185,7 +186,7 @@ struct LetGo {
 
 impl LetGo {
     /// Whether they let go of this one.
-    fn of(&mut self, desc: &Desc) -> bool {
+    fn of(&mut self, desc: &'static Desc) -> bool {
         while self.left_ns > 0 && !is_held_here_alone(desc) {
             kernel::sleep_ns(LOOK_NS);
             self.left_ns = self.left_ns.saturating_sub(LOOK_NS);
