@@ -15,6 +15,12 @@
 //!    another, until the operation ends ([`crate::linger`]).
 //! 4. Closing the last fd makes the kind `Closed`. When the last pin is gone, too, the lane is given back and the
 //!    description returns to its slab.
+//! 5. The lane and its side stay mapped for whoever finds a lane here and has one of these: `tx` or `rx`; a pin that
+//!    was made while a number led here; a change that keeps out all who might take the last number away
+//!    ([`crate::changing`]); the lock of an epoll set with an entry that leads here, as a close takes entries out under
+//!    that lock ([`crate::watchers`]) before it retires the lane; the lock of the list of offers that it is in, as
+//!    retiring takes it out of that first (`offers` of beeline-sockets). Nobody else calls [`Desc::lane`] or
+//!    [`Desc::side`], but who retires them.
 
 mod connectable;
 mod draft;
@@ -113,8 +119,8 @@ pub struct Desc {
     pub slot: StaticRef<ConnectionSlot>,
     /// An fd of this process that leads here.
     pub fd: AtomicI32,
-    /// For the client's end of a connection that nobody has taken yet: when that is to be looked at, and the next such
-    /// connection (`offers` of beeline-sockets). 0 for any other.
+    /// For the client's end of a connection that nobody has taken yet: when that is to be looked at (the lowest bit
+    /// tells that it was put off once), and the next such connection (`offers` of beeline-sockets). 0 for any other.
     pub offered_until_ns: AtomicU64,
     pub next_offer: StaticRef<Desc>,
     /// When its hello was said.
@@ -243,8 +249,8 @@ impl Desc {
     #[must_use]
     #[inline(always)]
     pub fn lane(&self) -> LaneMemory {
-        // SAFETY: `become_lane` stored the address and size of one mapping, which stays mapped while the
-        // description is a lane; callers hold a lock or a pin, or only hint at its addresses.
+        // SAFETY: `become_lane` stored the address and size of one mapping, which `end_if_due` alone has unmapped; the
+        // caller keeps it in one of the ways of rule 5 of the module.
         unsafe { LaneMemory::from_parts(self.lane.load(Relaxed), self.ring_bytes.load(Relaxed)) }
     }
 
@@ -261,8 +267,7 @@ impl Desc {
     #[must_use]
     #[inline(always)]
     pub fn side(&self) -> &'static SideState {
-        // SAFETY: `become_lane` stored a reference that lives while the description is a lane; callers
-        // hold a lock or a pin.
+        // SAFETY: as for `lane`: the reference lives as long as the mapping.
         unsafe { &*self.side.load(Relaxed) }
     }
 
