@@ -145,19 +145,19 @@ fn follow_alone(fd: i32, desc: &'static Desc, patience_ns: u64) {
 /// Puts the program's socket in the lane's place, or nothing of use. The caller holds [`changing::changing`].
 fn replace(fd: i32, desc: &'static Desc, socket: Option<&Fd>) {
     let side = desc.side();
-    table::each_fd(fd, desc, |fd| watchers::take_out(fd, desc));
-    {
-        let _both = desc.lock_both();
-        match socket {
-            Some(socket) if table::put_under(fd, desc, socket.get()) => {
-                desc.draft.connectable.settle();
-                desc.mark_tcp();
+    watchers::while_out(fd, desc, || {
+        {
+            let _both = desc.lock_both();
+            match socket {
+                Some(socket) if table::put_under(fd, desc, socket.get()) => {
+                    desc.draft.connectable.settle();
+                    desc.mark_tcp();
+                }
+                _ => desc.mark_orphan(),
             }
-            _ => desc.mark_orphan(),
         }
-    }
-    side.leave(process::identity());
-    table::each_fd(fd, desc, |fd| watchers::put_back(fd, desc));
+        side.leave(process::identity());
+    });
     slots::close_slot(desc);
 }
 

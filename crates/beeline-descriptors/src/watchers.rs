@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 
 use crate::desc::Desc;
 use crate::static_ref::StaticRef;
+use crate::table;
 
 /// What is told of a description and a number that leads, or led, to it.
 pub struct Watchers {
@@ -63,15 +64,25 @@ pub fn disturb(fd: i32, desc: &'static Desc) {
     }
 }
 
+/// Runs `replace`, which puts another file under all numbers of `desc`, of which `fd` is one, while no epoll set has
+/// the kernel watch the old one. What was watched is watched of the new one afterwards. The caller holds
+/// `changing::changing`, or the change of its only number; no lock of the description may be held.
+pub fn while_out<R>(fd: i32, desc: &'static Desc, replace: impl FnOnce() -> R) -> R {
+    table::each_fd(fd, desc, |fd| take_out(fd, desc));
+    let result = replace();
+    table::each_fd(fd, desc, |fd| put_back(fd, desc));
+    result
+}
+
 /// See [`Watchers::take_out`].
-pub(crate) fn take_out(fd: i32, desc: &'static Desc) {
+fn take_out(fd: i32, desc: &'static Desc) {
     if let Some(watchers) = all() {
         (watchers.take_out)(fd, desc);
     }
 }
 
 /// See [`Watchers::put_back`].
-pub(crate) fn put_back(fd: i32, desc: &'static Desc) {
+fn put_back(fd: i32, desc: &'static Desc) {
     if let Some(watchers) = all() {
         (watchers.put_back)(fd, desc);
     }

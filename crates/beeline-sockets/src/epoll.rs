@@ -64,9 +64,7 @@ mod wait;
 mod waker;
 
 pub(crate) use company::{disturb_over, disturb_sets_over};
-pub(crate) use control::{
-    begin, ctl, hear_of_calls, leave_sets, listener_gained, listener_lost, put_back, remember, take_out,
-};
+pub(crate) use control::{begin, ctl, hear_of_calls, leave_sets, listener_gained, listener_lost, remember};
 pub(crate) use cool::cool;
 pub(crate) use fork::reset_after_fork;
 pub(crate) use nested::is_ready;

@@ -42,7 +42,7 @@ use crate::follow::{self, follow_if_relayed};
 use crate::io::Anchor;
 use crate::process::{identity, is_guest_of_parent};
 use crate::side::{SideState, state};
-use crate::{changing, epoll, kernel, meet, slots, stats, table};
+use crate::{changing, kernel, meet, slots, stats, table, watchers};
 
 /// Naps of a millisecond for which the other holders of an end are waited for, as it is done in the middle of a change:
 /// one that has lost its CPU while it copies goes on in that time, and one that is stopped there holds nobody up.
@@ -82,9 +82,7 @@ fn demote_here(fd: i32, desc: &'static Desc) -> Result<(), Reason> {
     }
     let side = desc.side();
     let pair = pair::connect(side.local.get(), side.remote.get(), side.family.load(Relaxed) as i32)?;
-    table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
-    let switched = switch(fd, desc, &pair);
-    table::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
+    let switched = watchers::while_out(fd, desc, || switch(fd, desc, &pair));
     if switched.is_ok() {
         slots::close_slot(desc);
         stats::count(Counter::Relays, 1);

@@ -40,7 +40,7 @@ use super::relay::guest;
 use crate::birth::with_signals_blocked;
 use crate::changing::changing;
 use crate::desc::{Desc, Kind};
-use crate::{ending, epoll, kernel, meet, options, orphan, process, stats, table};
+use crate::{ending, kernel, meet, options, orphan, process, stats, table, watchers};
 
 /// Puts a TCP connection in a lane's place, under all fds of this process. False where that cannot be: no relay serves
 /// the other end.
@@ -69,8 +69,7 @@ fn give_up(fd: i32, desc: &'static Desc) {
     if !table::leads_to(fd, desc) || !matches!(desc.kind(), Kind::Lane | Kind::Orphan) {
         return;
     }
-    table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
-    {
+    watchers::while_out(fd, desc, || {
         let _both = desc.lock_both();
         if table::put_under(fd, desc, socket.get()) && desc.is_lane() {
             meet::spoil_lane(desc);
@@ -78,8 +77,7 @@ fn give_up(fd: i32, desc: &'static Desc) {
             desc.side().leave(process::identity());
             desc.mark_orphan();
         }
-    }
-    table::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
+    });
 }
 
 fn fell_back(desc: &Desc) {

@@ -11,7 +11,7 @@ use super::pool::{self, Offer, PooledLane};
 use crate::desc::Desc;
 use crate::kernel;
 use crate::side::{SideState, state};
-use crate::{epoll, hidden, io, kept, slots, table};
+use crate::{hidden, io, kept, slots, table, watchers};
 
 /// Fills the side and finds a lane for it, to be offered at the door of `cookie`.
 pub(super) fn prepare(
@@ -69,17 +69,18 @@ pub(super) fn install(
     if owned {
         super::owner::carry_owner(fd, anchor);
     }
-    table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
-    let done = table::put_under(fd, desc, anchor);
-    if done {
-        super::lane::begin_lane(desc, anchor, lane, side, End::Client);
-        slots::open_slot(desc, peer_pid);
-        if owned {
-            io::own(fd);
+    let is_done = watchers::while_out(fd, desc, || {
+        let is_done = table::put_under(fd, desc, anchor);
+        if is_done {
+            super::lane::begin_lane(desc, anchor, lane, side, End::Client);
+            slots::open_slot(desc, peer_pid);
+            if owned {
+                io::own(fd);
+            }
         }
-    }
-    table::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
-    if done {
+        is_done
+    });
+    if is_done {
         return Ok(());
     }
     // The server finds a client that has left, unless it has taken it by now.

@@ -46,7 +46,7 @@ use crate::linux::{TCP_CLOSE, TCP_SYN_SENT};
 use crate::operations::Fallback;
 use crate::side::state;
 use crate::wait;
-use crate::{Errno, Outcome, changing, epoll, guards, io, slots, stats, table, thread, watchers};
+use crate::{Errno, Outcome, changing, guards, io, slots, stats, table, thread, watchers};
 pub(crate) use carried::carry_options;
 use carried::set_linger;
 use kernel::tcp_state;
@@ -329,10 +329,7 @@ fn switch(fd: i32, desc: &'static Desc, tcp: i32, deadline: u64) -> bool {
             if !table::leads_to(fd, desc) || !may_begin_again(desc) {
                 return false;
             }
-            table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
-            let handed = exchange(fd, desc, tcp, &mut sent);
-            table::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
-            match handed {
+            match watchers::while_out(fd, desc, || exchange(fd, desc, tcp, &mut sent)) {
                 Handed::All => {
                     slots::close_slot(desc);
                     return true;
@@ -371,14 +368,12 @@ fn disconnect_alone(fd: i32, desc: &'static Desc) -> Outcome {
         let alone = table::leads_to(fd, desc) && desc.is_lane() && !desc.shared.load(Relaxed);
         let may = alone && table::may_be_put_under(fd, desc, if socket.is_ours { tcp } else { 0 });
         if may {
-            table::each_fd(fd, desc, |fd| epoll::take_out(fd, desc));
-            {
+            watchers::while_out(fd, desc, || {
                 let _both = desc.lock_both();
                 let (lane, end) = (desc.lane(), desc.end());
                 lane.set_flags(end, lane.flags(end) | flags::CLOSED | flags::RESET);
                 become_tcp(fd, desc, tcp);
-            }
-            table::each_fd(fd, desc, |fd| epoll::put_back(fd, desc));
+            });
         }
         may
     };
