@@ -20,6 +20,8 @@ pub use lent::{Lent, fetch};
 
 /// What [`LaneMemory::discard_ring`] leaves.
 const RING_KEPT_BYTES: usize = 8 * PAGE_BYTES;
+/// The subtraction in there, for each ring that there can be.
+const _: () = assert!(RING_BYTES_MIN as usize + PAGE_BYTES > RING_KEPT_BYTES);
 /// How far ahead of the last byte written the producer asks for the ring's lines: they are in the reader's cache, and
 /// to fetch them one at a time, at the fence that follows each message, halves the rate of small messages (measured on
 /// two days, with the virtual CPUs on other cores: 12 M/s without, 24 with 256, 20 with 512; and 15, 18 with 512).
@@ -335,7 +337,9 @@ impl LaneMemory {
             End::Server => self.ring_bytes as usize + PAGE_BYTES,
         };
         let pages = self.ring_bytes as usize + PAGE_BYTES - RING_KEPT_BYTES;
-        // SAFETY: the range lies within this ring, behind its front, and the caller says that it is empty.
+        // SAFETY: whole pages of this mapping, from `RING_KEPT_BYTES` behind the beginning of the page in which this
+        // ring's front stands to the next front's page, or the end: bytes of this ring alone. They read as zero
+        // afterwards; if some of them are unread, the reader gets wrong data and nothing worse.
         unsafe { sys::discard(self.base.add(page + RING_KEPT_BYTES), pages) };
     }
 
@@ -407,9 +411,10 @@ impl LaneMemory {
         unsafe { [(self.base.add(ring + offset), first), (self.base.add(ring), length - first)] }
     }
 
-    /// Makes the lane as new: all words zero but the seat, which is the server's, and the stamps, which mean something
-    /// once an end has something to tell. Only the owner of a lane that nobody
-    /// uses may do this.
+    /// Makes the lane as new for its next connection: all words zero but the seat, which is the server's; the stamps,
+    /// which mean something once an end has something to tell; and, of the fetch lines, all but what is wanted: the
+    /// loan's number goes on, and the others are said anew before they are looked at. Only the owner of a lane that
+    /// nobody uses may do this.
     pub fn reset(&self) {
         self.offer().store(0, Ordering::Relaxed);
         for end in [End::Client, End::Server] {

@@ -34,7 +34,7 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// Makes all words of a lane that stands zero: it is the next connection's.
+    /// Makes a lane that stands as new ([`LaneMemory::reset`]): it is the next connection's.
     pub fn begin_again(&mut self) {
         self.is_intact = false;
         self.lane.memory().reset();
@@ -104,7 +104,7 @@ impl Offer {
     }
 }
 
-/// A lane for a connection to the listener `cookie`: a used one, or a new one. All its words are zero.
+/// A lane for a connection to the listener `cookie`: a new one, or one that is as new ([`LaneMemory::reset`]).
 ///
 /// # Errors
 /// Why there is none.

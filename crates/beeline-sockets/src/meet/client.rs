@@ -26,8 +26,8 @@ pub(super) fn prepare(
     Ok(offer)
 }
 
-/// Fills the side and the lane, all of whose words are zero. A server arms its end itself, when it takes the hello:
-/// what is there by then needs no bell.
+/// Fills the side and the lane, which is as new ([`LaneMemory::reset`]). A server arms its end itself, when it takes
+/// the hello: what is there by then needs no bell.
 pub(super) fn fill(side: &SideState, desc: &Desc, name: &ConnName, nonblocking: bool, memory: LaneMemory) {
     fill_side(side, desc, name, nonblocking);
     memory.read_wake(End::Client).store(BEGIN_ARMED, Relaxed);
