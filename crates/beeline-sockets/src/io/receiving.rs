@@ -96,9 +96,13 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
             };
         }
         let tail = count_arrivals(desc, side);
-        if desc.portion.is_spent() && self.has_had_its_portion(desc, side, tail) && !was_over {
-            drop(guard);
-            return Break(Outcome::fail(libc::EAGAIN));
+        if desc.portion.is_spent() {
+            // It is over whatever comes of this call: there is no limit until the next report.
+            let came_since = desc.portion.end(tail);
+            if came_since && !was_over && self.may_give_way(desc, side) {
+                drop(guard);
+                return Break(Outcome::fail(libc::EAGAIN));
+            }
         }
         let before = self.got;
         let failed = self.take(&guard, &anchor);
@@ -143,15 +147,15 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
         self.wait(fd, guard)
     }
 
-    /// Whether the call is the one that is told that there is nothing, so that others have their turn
+    /// Whether the call may be told that there is nothing, so that others have their turn
     /// ([`Portion`](crate::desc::Portion)).
     #[cold]
-    fn has_had_its_portion(&self, desc: &Desc, side: &SideState, tail: u32) -> bool {
+    fn may_give_way(&self, desc: &Desc, side: &SideState) -> bool {
         let is_plain = self.flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) == 0 && side.rcv_lowat() == 0;
         let is_told = desc.entries.load(Relaxed) == 1 && !desc.shared.load(Relaxed);
         let ended = desc.lane().flags(desc.end().peer()) & (lane_flags::FIN | lane_flags::CLOSED) != 0;
         let sends_on = !ended && side.error.load(Relaxed) == 0 && !desc.peer_was_near();
-        desc.portion.end(tail) && self.got == 0 && self.total != 0 && !self.may_block && is_plain && is_told && sends_on
+        self.got == 0 && self.total != 0 && !self.may_block && is_plain && is_told && sends_on
     }
 
     /// Whether to nap once more while another process has the direction.
@@ -337,7 +341,9 @@ pub(super) fn empty(fd: i32, desc: &'static Desc, guard: RxGuard, peeks: bool) -
     }
     // Who shares it may wait otherwise, and so may a set that came with it from another program.
     let is_excused = desc.pace.take_excuse() && !desc.shared.load(Relaxed);
-    if is_excused || desc.entries.load(Relaxed) != 0 || desc.pace.count_empty() % EAGAINS_PER_ARM != 1 {
+    let is_watched = desc.entries.load(Relaxed) != 0;
+    // Counted only where arming is this call's to do: the first of so many arms.
+    if is_excused || is_watched || desc.pace.count_empty() % EAGAINS_PER_ARM != 1 {
         if !peeks && ticks().wrapping_sub(desc.pace.looked()) < ASK_TICKS {
             return Break(Outcome::fail(libc::EAGAIN));
         }
