@@ -335,7 +335,7 @@ fn switch(fd: i32, desc: &'static Desc, tcp: i32, deadline: u64) -> bool {
                     return true;
                 }
                 Handed::Part => {}
-                Handed::Nothing => return false,
+                Handed::Failed => return false,
             }
         }
         if !await_writable(tcp, deadline) {
@@ -399,7 +399,7 @@ fn unconnected(desc: &'static Desc) -> Result<Tcp, Errno> {
 fn exchange(fd: i32, desc: &'static Desc, tcp: i32, sent: &mut u32) -> Handed {
     let _both = desc.lock_both();
     if !may_begin_again(desc) {
-        return Handed::Nothing;
+        return Handed::Failed;
     }
     let (lane, side) = (desc.lane(), desc.side());
     let writer = Writer::new(lane, End::Client, &side.tx, &side.rx);
@@ -417,7 +417,7 @@ fn exchange(fd: i32, desc: &'static Desc, tcp: i32, sent: &mut u32) -> Handed {
     if side.is(state::SHUT_RD) {
         let _ = kernel::shutdown(tcp, libc::SHUT_RD);
     }
-    if become_tcp(fd, desc, tcp) { Handed::All } else { Handed::Nothing }
+    if become_tcp(fd, desc, tcp) { Handed::All } else { Handed::Failed }
 }
 
 /// Puts `tcp` in the anchor's place, with the app's options on it. The caller holds both locks. The lane stays
@@ -450,13 +450,16 @@ fn become_tcp(fd: i32, desc: &'static Desc, tcp: i32) -> bool {
     true
 }
 
+/// What came of handing the ring's bytes to the kernel.
 enum Handed {
     /// The ring is empty.
     All,
     /// The kernel takes no more at the moment.
     Part,
-    /// The TCP connection broke.
-    Nothing,
+    /// It cannot be done, or not any more: the TCP connection broke, the peer has spoilt the ring, the end may not
+    /// leave its lane, or the kernel refuses a number. A part may have been handed over: the TCP connection is reset
+    /// (rule 5).
+    Failed,
 }
 
 /// Sends what is in the ring from `sent` on.
@@ -471,19 +474,19 @@ fn hand_over_by(writer: &Writer<'_, LaneMemory>, tcp: i32, sent: &mut u32, bytes
             Ok(None) => (bytes.len(), 0),
             Ok(Some(0)) => (1, libc::MSG_OOB),
             Ok(Some(before)) => (bytes.len().min(before as usize), 0),
-            Err(_) => return Handed::Nothing,
+            Err(_) => return Handed::Failed,
         };
         let length = match writer.copy_back(*sent, Sink::from(bytes.get_mut(..length).unwrap_or_default())) {
             Ok(0) => return Handed::All,
             Ok(length) => length,
-            Err(_) => return Handed::Nothing,
+            Err(_) => return Handed::Failed,
         };
         let part = bytes.get(..length).unwrap_or_default();
         match kernel::send(tcp, part, urgent | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
             Ok(taken) => *sent = sent.wrapping_add(taken as u32),
             Err(Errno(libc::EINTR)) => {}
             Err(Errno(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM)) => return Handed::Part,
-            Err(_) => return Handed::Nothing,
+            Err(_) => return Handed::Failed,
         }
     }
 }

@@ -28,14 +28,14 @@ pub(super) fn hand_over(side: &SideState, writer: &Writer<'_, LaneMemory>, tcp: 
         match writer.copy_back(*sent, Sink::from(&mut byte[..])) {
             Ok(0) => return Handed::All,
             Ok(_) => {}
-            Err(_) => return Handed::Nothing,
+            Err(_) => return Handed::Failed,
         }
         let urgent = if writer.before_urgent(*sent) == Ok(Some(0)) { libc::MSG_OOB } else { 0 };
         match kernel::send(tcp, &byte, urgent | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_ZEROCOPY) {
             Ok(_) => *sent = sent.wrapping_add(1),
             Err(Errno(libc::EINTR)) => {}
             Err(Errno(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM)) => return Handed::Part,
-            Err(_) => return Handed::Nothing,
+            Err(_) => return Handed::Failed,
         }
         if u64::from(*sent) == told {
             forget(tcp, told);
