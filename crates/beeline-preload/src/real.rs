@@ -41,14 +41,8 @@ impl Real {
         if claimed == Err(tid) {
             return core::ptr::null_mut();
         }
-        // SAFETY: libc's per-thread errno, which dlsym may change; the name is NUL-terminated.
-        let address = unsafe {
-            let errno = libc::__errno_location();
-            let kept = *errno;
-            let address = look_up(libc::RTLD_NEXT, self.name);
-            *errno = kept;
-            address
-        };
+        // SAFETY: one of dlsym's own handles.
+        let address = keeping_errno(|| unsafe { look_up(libc::RTLD_NEXT, self.name) });
         self.address.store(address, Release);
         if claimed.is_ok() {
             self.resolver.store(0, Release);
@@ -123,6 +117,19 @@ pub fn fail(errno: i32) -> isize {
     -1
 }
 
+/// Runs `body`, which leaves errno as it was.
+#[inline]
+pub fn keeping_errno<R>(body: impl FnOnce() -> R) -> R {
+    // SAFETY: libc's per-thread errno.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: the same.
+    let kept = unsafe { *errno };
+    let result = body();
+    // SAFETY: the same; it is the same thread.
+    unsafe { *errno = kept };
+    result
+}
+
 /// Makes `reals`, where libc's own functions of these names and types are, and `REALS`, the list of them.
 macro_rules! reals {
     ($( fn $name:ident $arguments:tt -> $result:ty; )*) => {
@@ -158,15 +165,15 @@ macro_rules! c_name {
 
 /// Makes the functions of a table, and what [`reals`] makes of them.
 ///
-/// `fn name | alias: (arguments) -> result [fd] => outcome;`: `[fd]` names the argument that must not be an
-/// anchor if the kernel is to get the call; `[]` if there is none. What stands after `at_once` is tried before, and is
-/// all that happens unless it says 0: what is common takes no registers for what is not. These functions lie where
-/// forked children look anyway, who serve connections with them.
+/// `fn name | alias: (arguments) -> result [fd] => outcome;`
 ///
-/// What the outcome gives another value, libc's function gets with that.
-///
-/// A thread that may be cancelled wherever it is may not in the outcome, but where `[at_any_time]` stands: there it may
-/// in waits between two locks.
+/// * `[fd]` names the argument that must not be an anchor where the kernel gets the call; `[]` if there is none.
+/// * `[fd, at_once first]`: `first` is tried before. It is the whole call unless it says 0; the rest is a function of
+///   its own, so that the common case saves no registers for it. Both lie in `.text.served`, the pages that forked
+///   children touch anyway when they serve connections.
+/// * An argument that `outcome` assigns anew reaches libc's function with its new value.
+/// * While `outcome` runs, a thread whose cancellation is asynchronous is deferred ([`beeline_sockets::cancel::hold`]).
+///   `[at_any_time]` leaves that to the call, in whose waits such a thread may be cancelled while it holds no lock.
 macro_rules! hooks {
     ($( fn $($name:ident)|+: $arguments:tt -> $result:tt $guard:tt => $outcome:expr; )*) => {
         $crate::real::reals! { $($( fn $name $arguments -> $result; )+)* }
@@ -205,6 +212,7 @@ macro_rules! hook {
             #[allow(unused_unsafe)]
             // SAFETY: the app's arguments, which are what the function's manual page asks for.
             let outcome: beeline_sockets::Outcome = unsafe { $outcome };
+            // Given back here, as the block moves it out. `drop` would be refused for the `()` of `[at_any_time]`.
             let _ = { held };
             match outcome {
                 beeline_sockets::Outcome::Done(value) => value as $result,

@@ -9,7 +9,7 @@ use libc::{c_long, c_void};
 use super::aio::may_be_submitted;
 use super::rings;
 use super::syscall::submit;
-use crate::real::Real;
+use crate::real::{Real, keeping_errno};
 
 /// Under which names libaio is known to the dynamic linker.
 const LIBRARIES: [&CStr; 2] = [c"libaio.so.1", c"libaio.so.1t64"];
@@ -43,31 +43,28 @@ pub unsafe extern "C" fn io_submit(a: usize, b: usize, c: usize, d: usize, e: us
     const UNKNOWN: u8 = 0;
     const LIBAIOS: u8 = 1;
     const ANOTHERS: u8 = 2;
-    // SAFETY: libc's per-thread errno, which the dynamic linker and what libc does for us may change.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    let kept = unsafe { *errno };
-    let real = real();
-    if real.is_null() {
-        // It is somewhere out of sight, in a plugin say, that was linked with libaio.
-        // SAFETY: libaio's arguments.
-        let may_go_on = unsafe { may_be_submitted(c as _, b as c_long) };
-        // SAFETY: the same.
-        let result = if may_go_on { unsafe { submit(a, b, c) } } else { -libc::EAGAIN as isize };
-        // SAFETY: as above.
-        unsafe { *errno = kept };
-        return result.cast_unsigned();
-    }
-    if IS_LIBAIOS.load(Relaxed) == UNKNOWN {
-        IS_LIBAIOS.store(if rings::is_of_library(real, b"libaio") { LIBAIOS } else { ANOTHERS }, Relaxed);
-    }
-    // SAFETY: libaio's arguments, if it is the one that is called.
-    let may_go_on = IS_LIBAIOS.load(Relaxed) == ANOTHERS || unsafe { may_be_submitted(c as _, b as c_long) };
-    // SAFETY: as above.
-    unsafe { *errno = kept };
-    if !may_go_on {
-        return (-libc::EAGAIN) as isize as usize;
-    }
+    // The dynamic linker and what libc does for us may change errno.
+    let real = keeping_errno(|| {
+        let real = real();
+        if !real.is_null() && IS_LIBAIOS.load(Relaxed) == UNKNOWN {
+            IS_LIBAIOS.store(if rings::is_of_library(real, b"libaio") { LIBAIOS } else { ANOTHERS }, Relaxed);
+        }
+        let is_anothers = !real.is_null() && IS_LIBAIOS.load(Relaxed) == ANOTHERS;
+        // SAFETY: libaio's arguments, if it is the one that is called.
+        if !is_anothers && !unsafe { may_be_submitted(c as _, b as c_long) } {
+            return Err(-libc::EAGAIN as isize);
+        }
+        if real.is_null() {
+            // It is somewhere out of sight, in a plugin say, that was linked with libaio.
+            // SAFETY: libaio's arguments.
+            return Err(unsafe { submit(a, b, c) });
+        }
+        Ok(real)
+    });
+    let real = match real {
+        Ok(real) => real,
+        Err(result) => return result.cast_unsigned(),
+    };
     // SAFETY: a function of this name.
     let real: Submit = unsafe { core::mem::transmute(real) };
     // SAFETY: the program's arguments, passed on.

@@ -19,7 +19,7 @@ use beeline_stats::{Reason, Role};
 use libc::{c_int, c_uint, c_void, size_t};
 
 use super::loading;
-use crate::real::{Real, c_name, look_up};
+use crate::real::{Real, c_name, keeping_errno, look_up};
 use entries::{Parameters, Ring, are, flags_of, is_seen_into, note, registers_files, spares};
 pub(super) use entries::{is_no_lane, is_theirs};
 
@@ -153,17 +153,13 @@ macro_rules! rings {
         pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
             static REAL: Real = Real::new(c_name!($name));
             static FOUND: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-            #[allow(unused_unsafe)]
-            // SAFETY: the program's arguments, as liburing itself would read them; libc's per-thread errno, which the
-            // dynamic linker and what libc does for us may change.
-            let (may_go_on, real) = unsafe {
-                let errno = libc::__errno_location();
-                let kept = *errno;
-                let may_go_on = $check;
-                let real = found(&REAL, concat!(stringify!($name), "\0"), &FOUND);
-                *errno = kept;
-                (may_go_on, real)
-            };
+            // The dynamic linker and what libc does for us may change errno.
+            let (may_go_on, real) = keeping_errno(|| {
+                #[allow(unused_unsafe)]
+                // SAFETY: the program's arguments, as liburing itself would read them.
+                let may_go_on = unsafe { $check };
+                (may_go_on, found(&REAL, concat!(stringify!($name), "\0"), &FOUND))
+            });
             if !may_go_on {
                 return -libc::$refused;
             }

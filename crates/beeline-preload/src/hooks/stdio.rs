@@ -20,7 +20,7 @@ use libc::{FILE, c_char, c_int, size_t};
 
 use super::streams::{self, FILENO_OFFSET, is_ours};
 use super::{data, fds};
-use crate::real::{fail, reals};
+use crate::real::{fail, keeping_errno, reals};
 
 // A `va_list` parameter is a pointer on the machines that are supported: to one element of an array on x86-64,
 // to a copy of a structure on aarch64.
@@ -92,7 +92,7 @@ unsafe fn write_all(fd: c_int, bytes: *const c_char, length: usize) -> usize {
 }
 
 unsafe extern "C" fn seek(_: *mut c_void, _: *mut i64, _: c_int) -> c_int {
-    crate::real::fail(libc::ESPIPE) as c_int
+    fail(libc::ESPIPE) as c_int
 }
 
 unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
@@ -130,7 +130,7 @@ unsafe fn open(fd: c_int, mode: *const c_char) -> *mut FILE {
             // Then libc makes the description append, and tries to go to the end.
             let flags = fds::fcntl(fd, libc::F_GETFL, 0);
             fds::fcntl(fd, libc::F_SETFL, (flags | libc::O_APPEND) as usize);
-            crate::real::fail(libc::ESPIPE);
+            fail(libc::ESPIPE);
         }
         stream
     }
@@ -200,19 +200,17 @@ unsafe fn reopen(real: Option<Reopen>, path: *const c_char, mode: *const c_char,
         let result = if wide.is_null() || !leave_number((*cookie).fd) {
             libc::free(wide);
             // It is closed whatever becomes of it.
-            let errno = *libc::__errno_location();
-            fds::close((*cookie).fd);
-            (*cookie).fd = -1;
-            part::<c_int>(stream, FILENO_OFFSET).write(-1);
-            fail(errno);
+            keeping_errno(|| {
+                fds::close((*cookie).fd);
+                (*cookie).fd = -1;
+                part::<c_int>(stream, FILENO_OFFSET).write(-1);
+            });
             core::ptr::null_mut()
         } else {
             part::<*const c_void>(stream, WIDE_OFFSET).write(wide);
             let result = real(path, mode, stream);
             if was_open {
-                let errno = *libc::__errno_location();
-                libc::free(cookie.cast());
-                fail(errno);
+                keeping_errno(|| libc::free(cookie.cast()));
             }
             result
         };
@@ -233,9 +231,7 @@ fn leave_number(fd: c_int) -> bool {
             // SAFETY: both are open.
             unsafe {
                 let done = fds::dup3(other, fd, libc::O_CLOEXEC) == fd;
-                let errno = *libc::__errno_location();
-                fds::close(other);
-                fail(errno);
+                keeping_errno(|| fds::close(other));
                 done
             }
         }
@@ -333,12 +329,9 @@ unsafe fn format_and_send(fd: c_int, format: *const c_char, arguments: *mut c_vo
     // SAFETY: `text` holds `length` bytes.
     let sent = unsafe { write_all(fd, text, whole) };
     if length >= 0 {
-        // SAFETY: vasprintf allocated it. The errno of a failed write survives.
-        unsafe {
-            let errno = *libc::__errno_location();
-            libc::free(text.cast());
-            *libc::__errno_location() = errno;
-        }
+        // The errno of a failed write survives.
+        // SAFETY: vasprintf allocated it.
+        keeping_errno(|| unsafe { libc::free(text.cast()) });
     }
     if sent == whole { length } else { -1 }
 }

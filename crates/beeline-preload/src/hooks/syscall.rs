@@ -51,7 +51,8 @@ macro_rules! numbers {
     };
 }
 
-// With the calls that machines younger than x86-64 do without.
+// This module is x86-64's alone ([`super`]), so the calls are here that later machines do not have: poll, select,
+// epoll_create, fork and others.
 numbers! {
     SYS_socket => |a, b, c, d, e, f| sockets::socket(a as c_int, b as c_int, c as c_int);
     SYS_bind => |a, b, c, d, e, f| sockets::bind(a as c_int, b as _, c as _);
