@@ -260,17 +260,22 @@ impl Lobby {
         self.places.iter().min_by_key(age)
     }
 
+    /// The place of a user who is remembered.
+    fn respite_of(&self, user: u32) -> Option<&Respite> {
+        self.respites.iter().find(|respite| respite.user.load(Relaxed) == user)
+    }
+
     /// Whether a silent client of this user is waited for.
     fn may_await(&self, user: u32, now_ns: u64) -> bool {
-        match self.respites.iter().find(|respite| respite.user.load(Relaxed) == user) {
+        match self.respite_of(user) {
             Some(known) => now_ns.saturating_add(CREDIT_NS) >= known.until_ns.load(Relaxed),
             None => now_ns >= self.strangers_until_ns.load(Relaxed),
         }
     }
 
     /// A client of this user was waited for in vain.
-    fn note_in_vain(&self, user: u32, now_ns: u64, respite_ns: u64) {
-        self.note_until(user, now_ns.saturating_add(CREDIT_NS).saturating_add(respite_ns));
+    fn note_in_vain(&self, user: u32, now_ns: u64) {
+        self.note_until(user, now_ns.saturating_add(CREDIT_NS).saturating_add(RESPITE_NS));
         self.strangers_until_ns.store(now_ns.saturating_add(STRANGERS_NS), Relaxed);
     }
 
@@ -278,14 +283,13 @@ impl Lobby {
     fn note_wait(&self, user: u32, waited_ns: u64, now_ns: u64) {
         let charge_ns = charged(waited_ns);
         if charge_ns != 0 {
-            let known = self.respites.iter().find(|respite| respite.user.load(Relaxed) == user);
-            let until_ns = known.map_or(0, |known| known.until_ns.load(Relaxed));
+            let until_ns = self.respite_of(user).map_or(0, |known| known.until_ns.load(Relaxed));
             self.note_until(user, until_ns.max(now_ns).saturating_add(charge_ns));
         }
     }
 
     fn note_until(&self, user: u32, until_ns: u64) {
-        let known = self.respites.iter().find(|respite| respite.user.load(Relaxed) == user);
+        let known = self.respite_of(user);
         let place = known.or_else(|| self.respites.iter().min_by_key(|respite| respite.until_ns.load(Relaxed)));
         if let Some(place) = place {
             if known.is_none() {
@@ -298,8 +302,7 @@ impl Lobby {
 
     /// What this user's moments have cost.
     fn moments_of(&self, user: u32) -> &AtomicU64 {
-        let known = self.respites.iter().find(|respite| respite.user.load(Relaxed) == user);
-        known.map_or(&self.strangers_moments_until_ns, |known| &known.moments_until_ns)
+        self.respite_of(user).map_or(&self.strangers_moments_until_ns, |known| &known.moments_until_ns)
     }
 
     /// Whether a silent client of this user, who has had his wait, gets a moment.
@@ -341,7 +344,7 @@ impl Lobby {
     fn note(&self, user: u32, wait: Wait, early: bool, took_ns: u64, now_ns: u64) {
         match wait {
             Wait::Whole if early => self.note_wait(user, took_ns, now_ns),
-            Wait::Whole => self.note_in_vain(user, now_ns, RESPITE_NS),
+            Wait::Whole => self.note_in_vain(user, now_ns),
             Wait::Moment => self.note_moment(user, early, took_ns, now_ns),
             Wait::Glance => self.note_glance(early, took_ns, now_ns),
         }

@@ -95,7 +95,7 @@ fn one_long_wait_is_free_and_others_pay_for_none() {
     lobby.note_wait(7, AWAIT_NS as u64, now_ns);
     assert!(!lobby.may_await(7, now_ns) && lobby.may_await(8, now_ns));
     assert!(lobby.may_await(7, now_ns + CREDIT_NS));
-    lobby.note_in_vain(7, now_ns, RESPITE_NS);
+    lobby.note_in_vain(7, now_ns);
     assert!(!lobby.may_await(7, now_ns + RESPITE_NS - 1) && lobby.may_await(7, now_ns + RESPITE_NS));
 }
 
