@@ -137,7 +137,12 @@ impl Lobby {
         self.set.set(None);
         self.waiting.store(0, Relaxed);
         self.places.iter().for_each(|place| place.anchor.set(None));
-        self.respites.iter().for_each(|respite| respite.user.store(0, Relaxed));
+        for respite in &self.respites {
+            // Who is not known has the first place that is nobody's.
+            respite.user.store(0, Relaxed);
+            respite.until_ns.store(0, Relaxed);
+            respite.moments_until_ns.store(0, Relaxed);
+        }
         self.strangers_until_ns.store(0, Relaxed);
         self.strangers_moments_until_ns.store(0, Relaxed);
         self.glances_again_ns.store(0, Relaxed);

@@ -99,6 +99,20 @@ fn one_long_wait_is_free_and_others_pay_for_none() {
     assert!(!lobby.may_await(7, now_ns + RESPITE_NS - 1) && lobby.may_await(7, now_ns + RESPITE_NS));
 }
 
+#[test]
+fn a_listener_begins_without_the_debts_of_the_one_before() {
+    let (lobby, now_ns) = (lobby(), SECOND_NS);
+    for user in 1..=USERS as u32 {
+        lobby.note(user, Wait::Whole, false, AWAIT_NS as u64, now_ns);
+        (0..2).for_each(|_| lobby.note_moment(user, true, AWAIT_NS as u64, now_ns));
+    }
+    lobby.begin();
+    let nobody = as_pending(None);
+    for user in [nobody, 1, 2] {
+        assert!(lobby.may_await(user, now_ns) && lobby.may_have_moment(user, now_ns), "{user}");
+    }
+}
+
 /// A client that has come and says nothing, and the server's end.
 fn silent_client() -> (Client, i32) {
     let (client, server) = UnixStream::pair().unwrap();
