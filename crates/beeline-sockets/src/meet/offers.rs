@@ -59,8 +59,10 @@ const LEAVE_NS: u64 = 1_000_000;
 const FORK_NS: u64 = 10_000_000;
 /// How long either lets other threads finish.
 const OTHERS_NS: u64 = 500_000_000;
-/// Between two looks meanwhile.
+/// Pause between two looks of those who wait for offers to be taken, or for other threads.
 const LEAVE_PAUSE_NS: i64 = 40_000;
+/// In a due time: it was put off once.
+const STRETCHED: u64 = 1;
 
 #[unsafe(link_section = ".fork.locked")]
 static LOCK: Lock = Lock::new();
@@ -272,9 +274,6 @@ fn next(now_ns: u64) -> Option<(Pin, i32)> {
     })
 }
 
-/// In a due time: it was put off once.
-const STRETCHED: u64 = 1;
-
 /// How long an offer is put off that was found due so late. The list is locked.
 fn stretch(desc: &Desc, late_ns: u64) -> u64 {
     match is_at_own_door(desc) {
@@ -306,11 +305,16 @@ pub(super) fn any() -> bool {
 
 /// Whether an offer of this process lies at that listener's door.
 pub(super) fn any_at(cookie: u64) -> bool {
+    any_such(|desc| door_of(desc) == Some(cookie))
+}
+
+/// Whether there is an offer of which this holds.
+fn any_such(mut is_such: impl FnMut(&'static Desc) -> bool) -> bool {
     let mut any = false;
     if FIRST.load(Relaxed).is_some() {
         let _guard = LOCK.lock();
         retain(|desc| {
-            any = any || door_of(desc) == Some(cookie);
+            any = any || is_such(desc);
             true
         });
     }
@@ -319,16 +323,10 @@ pub(super) fn any_at(cookie: u64) -> bool {
 
 /// Whether an offer of this thread lies at that listener's door itself: one that came with a hello.
 pub(super) fn any_at_door(cookie: u64) -> bool {
-    let mut any = false;
-    if FIRST.load(Relaxed).is_some() {
-        let _guard = LOCK.lock();
-        retain(|desc| {
-            let by_door = desc.pooled().is_some_and(|lane| lane.stands.was_said_by(thread::identity()));
-            any = any || by_door && door_of(desc) == Some(cookie) && !is_settled(desc);
-            true
-        });
-    }
-    any
+    any_such(|desc| {
+        let by_door = desc.pooled().is_some_and(|lane| lane.stands.was_said_by(thread::identity()));
+        by_door && door_of(desc) == Some(cookie) && !is_settled(desc)
+    })
 }
 
 /// Waits a moment for an offer to be taken. False if it was not, and goes on over TCP.
@@ -425,15 +423,7 @@ fn settle_all(patience_ns: u64, leave: fn(&'static Desc) -> bool) {
 
 /// Whether somebody still has to take an offer that `leave` accepts.
 fn any_stays(leave: fn(&'static Desc) -> bool) -> bool {
-    let mut any = false;
-    if due_ns().is_some() {
-        let _guard = LOCK.lock();
-        retain(|desc| {
-            any = any || leave(desc);
-            true
-        });
-    }
-    any
+    due_ns().is_some() && any_such(leave)
 }
 
 fn withdraw_all(leave: fn(&'static Desc) -> bool) {
