@@ -15,8 +15,7 @@ use crate::Outcome;
 use crate::anchor::Anchor;
 use crate::desc::{Desc, Pin, Unlocked};
 use crate::ending::{Next, observe};
-use crate::side::reset;
-use crate::side::state;
+use crate::side::{SideState, reset, state};
 use crate::wait::{Patience, Spun, Woken};
 use crate::{kernel, table, watchers};
 
@@ -72,6 +71,18 @@ impl From<Next> for Waited {
             Next::Kernel => Waited::Kernel,
         }
     }
+}
+
+/// The patience of a call that receives. Begun when the call has to wait for the first time and, where it has a lock
+/// then, before it gives that back: a handler of signals that was put off meanwhile runs as the lock is given back, and
+/// is to count as one that came during the call.
+pub(super) fn rcv_patience(side: &SideState) -> Patience {
+    Patience::timeout(side.rcv_timeout_ns.load(Relaxed))
+}
+
+/// As [`rcv_patience`], of a call that sends.
+pub(super) fn snd_patience(side: &SideState) -> Patience {
+    Patience::timeout(side.snd_timeout_ns.load(Relaxed))
 }
 
 /// A call that finds the direction in the hands of another process, which may have been stopped.

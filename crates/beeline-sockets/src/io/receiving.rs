@@ -7,7 +7,7 @@ use beeline_lane::{Armed, Fault, Since, Sink, flags as lane_flags};
 use beeline_stats::Counter;
 use beeline_stats::tunables::Wait;
 
-use super::blocking::{HeldUp, Waited, wait_readable};
+use super::blocking::{HeldUp, Waited, rcv_patience, wait_readable};
 use super::call::left;
 use super::faults::{fault, kernel_said};
 use super::low_water::{count_arrivals, low_water};
@@ -161,7 +161,7 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
     /// Whether to nap once more while another process has the direction.
     fn may_nap(&mut self, held_up: &mut HeldUp, naps: u32) -> bool {
         let side = self.pin.desc().side();
-        let patience = self.patience.get_or_insert_with(|| Patience::timeout(side.rcv_timeout_ns.load(Relaxed)));
+        let patience = self.patience.get_or_insert_with(|| rcv_patience(side));
         held_up.goes_on(patience, !self.may_block, naps)
     }
 
@@ -263,9 +263,8 @@ impl<'a, I: Iterator<Item = Sink<'a>>> Receiving<'_, 'a, I> {
         } else {
             Since::Read
         };
-        let timeout = side.rcv_timeout_ns.load(Relaxed);
-        // With the lock held: a handler that was put off runs when it is let go, and is one that came during this call.
-        let patience = self.patience.get_or_insert_with(|| Patience::timeout(timeout));
+        // Before the lock is given back: see `rcv_patience`.
+        let patience = self.patience.get_or_insert_with(|| rcv_patience(side));
         drop(guard);
         let room = if self.flags & (libc::MSG_PEEK | libc::MSG_TRUNC) == 0 { self.present.len() } else { 0 };
         match wait_readable(self.given, self.pin, since, room, patience) {

@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use beeline_lane::{Armed, Fault, Source};
 use beeline_shm::sys::call;
 
-use super::blocking::{HeldUp, Waited, wait_writable};
+use super::blocking::{HeldUp, Waited, snd_patience, wait_writable};
 use super::call::left;
 use super::dead::{broken, peer_reads_no_more, send_to_closed_reader};
 use super::faults::{fault, kernel_said};
@@ -223,8 +223,8 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
 
     /// Some was fetched, and some is left: TCP would wait for room there, which a signal ends, and time.
     fn after_loan(&mut self, guard: TxGuard) -> ControlFlow<Outcome> {
-        let timeout = guard.side.snd_timeout_ns.load(Relaxed);
-        let patience = self.patience.get_or_insert_with(|| Patience::timeout(timeout));
+        // Before the lock is given back: see `rcv_patience`.
+        let patience = self.patience.get_or_insert_with(|| snd_patience(guard.side));
         drop(guard);
         match Waited::from_signal(patience) {
             None | Some(Waited::Again) if !patience.is_over() => Continue(()),
@@ -236,7 +236,7 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
     /// Whether to nap once more while another process has the direction.
     fn may_nap(&mut self, held_up: &mut HeldUp, naps: u32) -> bool {
         let side = self.pin.desc().side();
-        let patience = self.patience.get_or_insert_with(|| Patience::timeout(side.snd_timeout_ns.load(Relaxed)));
+        let patience = self.patience.get_or_insert_with(|| snd_patience(side));
         held_up.goes_on(patience, !self.may_block, naps)
     }
 
@@ -342,8 +342,8 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
             return full(fd, desc, guard, sent);
         }
         let has_moved = sent != 0 || self.progress.is_some_and(|progress| progress.get() != 0);
-        let timeout = side.snd_timeout_ns.load(Relaxed);
-        let patience = self.patience.get_or_insert_with(|| Patience::timeout(timeout));
+        // Before the lock is given back: see `rcv_patience`.
+        let patience = self.patience.get_or_insert_with(|| snd_patience(side));
         if let Some(way) = self.turns.as_mut().filter(|way| way.turn_bytes != 0 && !guard.shares()) {
             if !turn::give(self.pin, guard, way.turn_bytes) {
                 way.turn_bytes = 0;
@@ -425,7 +425,7 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
         if is_short {
             kernel::sleep_ms();
         }
-        let patience = self.patience.get_or_insert_with(|| Patience::timeout(side.snd_timeout_ns.load(Relaxed)));
+        let patience = self.patience.get_or_insert_with(|| snd_patience(side));
         let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
         let woken = self.pin.while_waiting(|| patience.sleep(&mut fds, None));
         Waited::from_sleep(woken, patience).is_none()

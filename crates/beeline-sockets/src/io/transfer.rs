@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{Fault, Since, Source};
 
-use super::blocking::{HeldUp, Waited, wait_readable, wait_writable};
+use super::blocking::{HeldUp, Waited, rcv_patience, snd_patience, wait_readable, wait_writable};
 use super::call::{TRANSFER_MAX, left};
 use super::dead;
 use super::faults::fault;
@@ -153,14 +153,6 @@ fn poisoned(guard: RxGuard, moved: usize) -> Result<usize, Outcome> {
         return Ok(moved);
     }
     side.take_error().map_or(Ok(0), |errno| Err(Outcome::Fail(errno)))
-}
-
-fn rcv_patience(side: &SideState) -> Patience {
-    Patience::timeout(side.rcv_timeout_ns.load(Relaxed))
-}
-
-fn snd_patience(side: &SideState) -> Patience {
-    Patience::timeout(side.snd_timeout_ns.load(Relaxed))
 }
 
 /// Whether to nap once more while another process, which may have been stopped, has the direction.
@@ -337,7 +329,7 @@ fn into_pipe(given: i32, end: &Pipe, count: usize, nonblocking: bool) -> Result<
                 Continue(()) => continue,
             }
         }
-        // With the lock held: a handler that was put off runs when it is let go, and is one that came during this call.
+        // Before the lock is given back: see `rcv_patience`.
         let patience = patience.get_or_insert_with(|| rcv_patience(side));
         drop(guard);
         match wait_readable(given, &pin, Since::Read, 0, patience) {
@@ -405,7 +397,7 @@ fn out_of_pipe(end: &Pipe, given: i32, count: usize, nonblocking: bool) -> Resul
                 Continue(()) => continue,
             }
         }
-        // With the lock held: a handler that was put off runs when it is let go, and is one that came during this call.
+        // Before the lock is given back: see `rcv_patience`.
         let patience = patience.get_or_insert_with(|| snd_patience(side));
         drop(guard);
         match wait_writable(given, &pin, patience) {
