@@ -201,7 +201,8 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
         self.storage.set_head(self.end, head);
         // A fence for each eighth of a ring that is read. What `unread` says must not decide, because
         // the writer may have filled the ring and armed since we looked.
-        if (before ^ head) & !(self.storage.ring_bytes() >> 3).wrapping_sub(1) != 0 {
+        let within_eighth = (self.storage.ring_bytes() >> 3).wrapping_sub(1);
+        if (before ^ head) & !within_eighth != 0 {
             // Pairs with the fence in `Writer::arm`.
             self.storage.full_fence();
         }
@@ -261,7 +262,7 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
         Ok(())
     }
 
-    /// Whether there is news.
+    /// Whether there is news, and how many bytes are unread; an urgent one that comes next is not among them.
     fn news(&self, since: Since) -> Result<(bool, u32), Fault> {
         let look = self.look()?;
         // An urgent byte by itself is nothing to read, as in TCP.

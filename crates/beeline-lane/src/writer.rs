@@ -22,6 +22,8 @@ const CHUNK_BYTES: usize = 32 * 1024;
 /// When the ring's used part grows into a new unit of this size, the producer looks whether it could
 /// rewind instead: quiet connections stay within few pages at one line transfer per page.
 const FOOTPRINT_BYTES: u32 = 2048;
+/// The part of a position that lies within such a unit.
+const FOOTPRINT_MASK: u32 = FOOTPRINT_BYTES - 1;
 
 /// A stream of messages this long walks through the whole ring even if the reader keeps up: to write over lines that
 /// the reader has just read takes them out of its cache one by one (measured with 64 KiB: 11 GB/s, 30 GB/s with
@@ -277,8 +279,9 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
         } else {
             used = tail.wrapping_sub(self.state.head_seen.load(Relaxed));
             let position = tail.wrapping_sub(*base);
-            let grows = position & FOOTPRINT_BYTES.wrapping_sub(1) < wanted.min(FOOTPRINT_BYTES as usize) as u32;
-            if grows || used as usize > (self.in_use() as usize).saturating_sub(wanted) {
+            // Less than a message beyond the last boundary: the one before, if as long, has come into a new unit.
+            let is_in_new_unit = position & FOOTPRINT_MASK < wanted.min(FOOTPRINT_BYTES as usize) as u32;
+            if is_in_new_unit || used as usize > (self.in_use() as usize).saturating_sub(wanted) {
                 used = self.used(tail)?;
             }
         }
