@@ -134,7 +134,8 @@ fn follow_alone(fd: i32, desc: &'static Desc, patience_ns: u64) {
     // Whoever was here before has let the relay go.
     let socket = if desc.is_lane() { ask(&side.gate, patience_ns) } else { None };
     let _changing = changing::changing();
-    // It is closed before the change ends: no fork that waits for that copies it.
+    // Bound anew behind `_changing`, and so dropped before it: closed before the change ends, as a fork that waits for
+    // that is not to copy it.
     let socket = socket;
     let fd = table::number_of(desc, fd);
     if table::leads_to(fd, desc) && desc.is_lane() {

@@ -1,4 +1,12 @@
 //! A description with one of its directions locked, and how it is locked.
+//!
+//! 1. A direction has an outer lock, this process's, and for an end that processes share an inner one, the side's. The
+//!    outer one is taken first and given back last.
+//! 2. Who finds the inner one taken gives the outer one back, naps with a pin alone, and begins again. Only who ends a
+//!    connection naps with the outer one in hand: *Lock order* of the crate.
+//! 3. Who takes it over from a dead holder first brings the direction up to date (`recover`), or poisons the lane.
+//! 4. A send may do without the inner one ([`Desc::tx_here`]), and take it only while it copies (`io/quiet.rs` of
+//!    beeline-sockets).
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 

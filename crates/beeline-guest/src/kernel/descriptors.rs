@@ -9,7 +9,7 @@ use crate::Errno;
 /// # Safety
 /// `command` must not be one that takes a pointer.
 pub unsafe fn fcntl(fd: i32, command: i32, argument: usize) -> SysResult {
-    // SAFETY: plain numbers, by the caller's word.
+    // SAFETY: plain numbers, as the caller guarantees.
     unsafe { call(libc::SYS_fcntl, [fd as usize, command as usize, argument, 0, 0, 0]) }
 }
 

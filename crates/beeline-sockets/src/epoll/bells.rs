@@ -12,8 +12,6 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::Fault;
-
 use super::faults::note_fault;
 use super::set::{Entry, Set, open_fd};
 use crate::anchor::Anchor;
@@ -49,20 +47,16 @@ pub(super) fn drain_fired(set: &Set, fd: i32, entry: &Entry) {
     if set.exposed.load(Relaxed) {
         return;
     }
-    for_lane(set, fd, entry, |number, desc| {
-        let Some(guard) = guards::rx_of(number, desc) else { return Ok(()) };
-        let alone = is_alone(desc, &Users::MEMBER);
-        if alone { guard.reader().drain_bells(&Anchor(number)) } else { Ok(()) }
-    });
-}
-
-/// Runs `take` for a member that is a lane and may have bells, with its open number, and notes the fault that is found.
-/// Where others are known to use it, its lock, which they may hold, is not waited for.
-fn for_lane(set: &Set, fd: i32, entry: &Entry, take: impl FnOnce(i32, &'static Desc) -> Result<(), Fault>) {
-    let may = |desc: &&Desc| !entry.dead.load(Relaxed) && may_have_bells(desc) && is_alone(desc, &Users::MEMBER);
-    if let Some(desc) = entry.desc().filter(|desc| desc.is_lane()).filter(may)
-        && let Err(fault) = take(open_fd(fd, desc), desc)
+    let is_alone = |desc: &Desc| is_alone(desc, &Users::MEMBER);
+    // Where others are known to use it, its lock, which they may hold, is not waited for.
+    let may = |desc: &&Desc| !entry.dead.load(Relaxed) && may_have_bells(desc) && is_alone(desc);
+    let Some(desc) = entry.desc().filter(|desc| desc.is_lane()).filter(may) else { return };
+    let number = open_fd(fd, desc);
+    if let Some(guard) = guards::rx_of(number, desc)
+        && is_alone(desc)
+        && let Err(fault) = guard.reader().drain_bells(&Anchor(number))
     {
+        drop(guard);
         note_fault(set, fd, entry, fault);
     }
 }

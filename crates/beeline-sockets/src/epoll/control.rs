@@ -291,16 +291,15 @@ fn modify(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event, entry: &Entry
         // would tell of them again.
         let ready = settle_anew(epfd, set, fd, entry);
         return if watch(epfd, set, fd, entry) { Ok(ready) } else { Err(Errno(libc::ENOENT)) };
-    } else {
-        let operation = if is_fired_over_tcp(entry) { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
-        let told = libc::epoll_event { events: asked_of_kernel(event.events, entry.desc()), ..event };
-        kernel::epoll_ctl(epfd, operation, fd, Some(told))?;
-        set.modify(fd, entry, event.events, event.u64);
-        hidden_of(entry, |hidden| {
-            let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
-            watch_hidden(epfd, entry, hidden);
-        });
     }
+    let operation = if is_fired_over_tcp(entry) { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
+    let told = libc::epoll_event { events: asked_of_kernel(event.events, entry.desc()), ..event };
+    kernel::epoll_ctl(epfd, operation, fd, Some(told))?;
+    set.modify(fd, entry, event.events, event.u64);
+    hidden_of(entry, |hidden| {
+        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
+        watch_hidden(epfd, entry, hidden);
+    });
     Ok(settle_anew(epfd, set, fd, entry))
 }
 

@@ -178,8 +178,9 @@ impl Parcel {
         }
         let base = control.address().cast::<u8>();
         // SAFETY: `used` and the room for the parts behind it lie within our buffer, as was checked, and a multiple of
-        // eight is aligned for a header there. The app's data is readable for `msg_controllen` bytes by the caller's
-        // word; `used` may be up to seven bytes more, padding that the app left out. The parts lie within their array.
+        // eight is aligned for a header there. The app's data is readable for `msg_controllen` bytes, as the caller
+        // guarantees; `used` may be up to seven bytes more, padding that the app left out. The parts lie within their
+        // array.
         unsafe {
             let given = used.min(message.msg_controllen);
             base.write_bytes(0, used);

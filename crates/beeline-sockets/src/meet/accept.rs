@@ -253,7 +253,7 @@ fn accept_blocking(call: &mut Accepting, pin: &Pin) -> Result<i32, Errno> {
     {
         return Ok(accepted);
     }
-    let mut kept = accept_lock::Kept::default();
+    let mut contender = accept_lock::Contender::default();
     loop {
         let is_owed = call.owed_until_ns != 0 && patience.end_by(call.owed_until_ns);
         let came = wait_for_client(pin.fd(given), pin, listener, &mut patience, looked);
@@ -291,7 +291,7 @@ fn accept_blocking(call: &mut Accepting, pin: &Pin) -> Result<i32, Errno> {
         let mut elsewhere = false;
         if queues.over_tcp {
             if let Some(held) = accept_lock::try_take(listener) {
-                kept = accept_lock::Kept::default();
+                contender = accept_lock::Contender::default();
                 let taken = take_if_there(call, fd);
                 drop(held);
                 if let Some(taken) = taken {
@@ -305,7 +305,7 @@ fn accept_blocking(call: &mut Accepting, pin: &Pin) -> Result<i32, Errno> {
             return Ok(accepted);
         }
         if elsewhere {
-            pin.while_waiting(|| kept.leave(listener));
+            pin.while_waiting(|| contender.back_off(listener));
         } else if queues.any() {
             pin.while_waiting(|| patience.woke_in_vain());
         }

@@ -50,7 +50,7 @@ fn lock_of(share: &'static Share, turn: u32) -> Option<&'static SharedLock> {
 
 /// A process that has found the lock taken, again and again.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct Contender {
     turn: u32,
     wait: Wait,
 }
@@ -59,10 +59,10 @@ pub(super) struct Kept {
 const NAPS_TO_DOUBT: u32 = 20;
 const NAPS_MAX: u32 = 1_000;
 
-impl Kept {
+impl Contender {
     /// Leaves the queue to the holder for a moment; passes one by that is stopped. No lock may be held, and the
     /// description is pinned by who waits: it keeps the memory.
-    pub(super) fn leave(&mut self, listener: &'static Listener) {
+    pub(super) fn back_off(&mut self, listener: &'static Listener) {
         let Some(share) = share_of(listener) else { return };
         let turn = share.turn.load(Acquire);
         if turn != self.turn {

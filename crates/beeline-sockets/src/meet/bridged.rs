@@ -63,7 +63,8 @@ pub(super) fn attempt(ours: Connecting, route: &Route, nonblocking: bool) -> Res
         return give_up(&anchor, offered, reason);
     }
     let _changing = changing::changing();
-    // Its number is closed before the change ends: no fork that waits for that copies it.
+    // Bound anew behind `_changing`, and so dropped before it: its number is closed before the change ends, as a fork
+    // that waits for that is not to copy it.
     let anchor = anchor;
     if !ours.still() || !process::accelerates() {
         return give_up(&anchor, offered, process::reason_to_count().unwrap_or(Reason::Internal));

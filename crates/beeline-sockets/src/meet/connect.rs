@@ -261,7 +261,8 @@ fn attempt(
         return Err(Reason::ExplicitBindUnsupported);
     }
     let _changing = changing_of(fd, desc);
-    // Its number is closed before the change ends: no fork that waits for that copies it.
+    // Bound anew behind `_changing`, and so dropped before it: its number is closed before the change ends, as a fork
+    // that waits for that is not to copy it.
     let anchor = anchor;
     if let Some(reason) = ours.hindrance(ticket, anchor.get()) {
         return Err(reason);

@@ -322,12 +322,7 @@ pub(super) fn close(listener: &'static Listener, for_all: bool) {
     }
     let last = was_serving && listener.serves_alone();
     if for_all || last && listener.may_be_held() {
-        let mut closing = Closing::new();
-        for _ in 0..QUEUE_MAX {
-            let Ok(client) = kernel::accept4(door, None, libc::SOCK_CLOEXEC) else { break };
-            closing.add(client as i32);
-        }
-        drop(closing);
+        send_queue_away(door);
         if for_all {
             let _ = kernel::shutdown(door, libc::SHUT_RDWR);
         } else {
@@ -339,6 +334,15 @@ pub(super) fn close(listener: &'static Listener, for_all: bool) {
         stats::count(Counter::DoorsShut, 1);
     }
     hidden::close_hidden(door);
+}
+
+/// Sends the clients in a door's queue away.
+pub(super) fn send_queue_away(door: i32) {
+    let mut closing = Closing::new();
+    for _ in 0..QUEUE_MAX {
+        let Ok(client) = kernel::accept4(door, None, libc::SOCK_CLOEXEC) else { return };
+        closing.add(client as i32);
+    }
 }
 
 /// This process serves the door no more, for this reason. No epoll set and not the listener may be locked.

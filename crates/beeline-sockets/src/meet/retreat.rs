@@ -19,7 +19,6 @@ use beeline_stats::Reason;
 
 use super::listener::Listener;
 use super::reserve;
-use super::strangers::Closing;
 use super::{door, lobby, pool, sleepers, untended};
 use crate::desc::Desc;
 use crate::{changing, kernel, limits, table};
@@ -91,11 +90,7 @@ fn finish(desc: &'static Desc, listener: &'static Listener) {
     listener.leaving.set(None);
     if let Some(door) = listener.door.get() {
         // Nobody else serves it, but others may hold it, and with it the clients that are still there.
-        let mut closing = Closing::new();
-        while let Ok(client) = kernel::accept4(door, None, libc::SOCK_CLOEXEC) {
-            closing.add(client as i32);
-        }
-        drop(closing);
+        door::send_queue_away(door);
     }
     door::close(listener, false);
     listener.set_open(false);

@@ -23,7 +23,6 @@ use beeline_stats::Reason;
 
 use super::door;
 use super::listener::{self, Listener};
-use super::strangers::Closing;
 use super::{lobby, offers, retreat};
 use crate::desc::Desc;
 use crate::{changing, kernel, process, table, thread};
@@ -32,8 +31,6 @@ use crate::{changing, kernel, process, table, thread};
 const TOLD_NS: u64 = 10_000_000;
 /// The same where another thread was told of it.
 const BUSY_NS: u64 = 1_000_000_000;
-/// Clients sent away at a time, at most: beyond any queue.
-const QUEUE_MAX: usize = 8192;
 
 /// The cookie of the listener that was visited, 0 for none, [`SEVERAL`]: finding a listener costs.
 static VISITED: AtomicU64 = AtomicU64::new(0);
@@ -117,12 +114,7 @@ fn shut(listener: &Listener) {
         return;
     }
     let _ = kernel::shutdown(door, libc::SHUT_RDWR);
-    let mut closing = Closing::new();
-    for _ in 0..QUEUE_MAX {
-        let Ok(client) = kernel::accept4(door, None, libc::SOCK_CLOEXEC) else { break };
-        closing.add(client as i32);
-    }
-    drop(closing);
+    door::send_queue_away(door);
     // Those that were put aside are told, and closed by their own process.
     listener.lobby.hang_up();
 }

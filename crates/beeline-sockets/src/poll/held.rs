@@ -2,7 +2,7 @@
 //!
 //! 1. The kernel's poll keeps the files that it sleeps on, so that none is closed before it returns, and when it wakes
 //!    it looks at what the numbers lead to then. So does a call here: it keeps the descriptions of its lanes, listeners
-//!    and sets ([`crate::life`], `linger`).
+//!    and sets ([`crate::linger`]).
 //! 2. Whoever waits for urgent bytes alone may do so on a connection that has others unread, whose anchor is readable
 //!    all the time. What counts for it are *arrivals*: they come as edges, through an epoll set that lives as long as
 //!    the call. Where none is to be had the call looks every millisecond.
