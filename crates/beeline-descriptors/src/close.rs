@@ -84,10 +84,7 @@ pub fn settle_with(fd: i32, desc: &'static Desc, next: Next, change: &mut dyn Fn
         }
     }
     if last {
-        // Another thread may have put it into a set in between.
-        watchers::forget_last(fd, desc);
-        slots::close_slot(desc);
-        desc.become_kind(Kind::Closed);
+        end_last(fd, desc);
     }
     if at_end {
         change();
@@ -128,10 +125,18 @@ pub fn forget_stale(fd: i32) {
     }
     let _ = table::set(fd, None);
     if last {
-        slots::close_slot(desc);
-        desc.become_kind(Kind::Closed);
+        end_last(fd, desc);
         desc.give_if_unused();
     }
+}
+
+/// `fd`, the last number, leads to `desc` no more.
+#[unsafe(link_section = ".text.served")]
+fn end_last(fd: i32, desc: &'static Desc) {
+    // Another thread may have put it into a set in between.
+    watchers::forget_last(fd, desc);
+    slots::close_slot(desc);
+    desc.become_kind(Kind::Closed);
 }
 
 #[cfg(test)]
@@ -176,6 +181,40 @@ mod tests {
         for fd in [FD + 1, FD + 2] {
             settle(fd, table::get(fd).unwrap()).finish();
             assert!(table::get(fd).is_none());
+        }
+    }
+
+    #[test]
+    fn what_comes_into_a_set_while_its_last_number_goes_is_taken_out_however_that_goes() {
+        use crate::watchers::Watchers;
+        use core::sync::atomic::AtomicI32;
+
+        const FD: i32 = 70_021;
+        static IN_SET: AtomicI32 = AtomicI32::new(-1);
+        // Another thread puts it into a set right after it was taken out of all.
+        fn forget(fd: i32, _: &'static Desc) {
+            if fd == FD {
+                IN_SET.store(fd, Relaxed);
+            }
+        }
+        fn forget_last(fd: i32, _: &'static Desc) {
+            if fd == FD {
+                assert!(table::get(fd).is_none(), "no set takes it in any more");
+                IN_SET.store(-1, Relaxed);
+            }
+        }
+        fn nothing(_: i32, _: &'static Desc) {}
+        static SETS: Watchers =
+            Watchers { forget, forget_last, notify: nothing, disturb: nothing, take_out: nothing, put_back: nothing };
+        watchers::register(&SETS);
+        let ways: [fn(&'static Desc); 2] = [|desc| settle(FD, desc).finish(), |_| forget_stale(FD)];
+        for end in ways {
+            let desc = DESCS.take().unwrap();
+            desc.begin(Kind::Tcp, -1, 0, 0);
+            table::set(FD, Some(desc)).unwrap();
+            let _changing = changing::changing();
+            end(desc);
+            assert_eq!((desc.kind(), IN_SET.load(Relaxed)), (Kind::Free, -1));
         }
     }
 
