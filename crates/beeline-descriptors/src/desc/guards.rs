@@ -208,7 +208,7 @@ impl Desc {
                 Ok(rx) => return Some((tx, rx)),
                 Err(Unlocked::Busy(pin)) if goes_on() => {
                     drop(tx);
-                    pin.desc().side().rx_lock.nap(&mut wait);
+                    pin.while_waiting(|| self.side().rx_lock.nap(&mut wait));
                 }
                 Err(_) => return None,
             }
@@ -387,6 +387,21 @@ mod tests {
             drop(end);
             holder.join().unwrap();
             assert!(desc.lock_tx_and_rx_within(NAPS).is_some());
+        }
+    }
+
+    #[test]
+    fn who_wants_both_directions_waits_as_others_do() {
+        let desc = shared_end(35);
+        for lock in [&desc.side().tx_lock, &desc.side().rx_lock] {
+            let guard = lock.try_lock().unwrap();
+            let waiter = std::thread::spawn(|| desc.lock_tx_and_rx_within(2_000).is_some());
+            while !desc.keepers.is_awaited() {
+                assert!(!waiter.is_finished());
+                std::thread::yield_now();
+            }
+            drop(guard);
+            assert!(waiter.join().unwrap());
         }
     }
 
