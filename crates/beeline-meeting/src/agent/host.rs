@@ -168,19 +168,29 @@ pub fn namespace_of(socket: i32) -> Result<std::os::fd::OwnedFd, Errno> {
 #[must_use]
 pub fn own(fd: i32) -> std::os::fd::OwnedFd {
     use std::os::fd::FromRawFd;
-    // SAFETY: the caller's, by its word; at worst a number is closed that is in use, which is no matter of memory.
+    // SAFETY: given out by the kernel, and so not -1, at which the standard library panics. That nobody else closes it
+    // is the caller's matter, as with close(2), which is safe here, too: at worst one is closed that is in use.
     unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) }
 }
 
 /// Lets `f` have a descriptor that stays open meanwhile.
 pub fn borrowed<R>(fd: i32, f: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> R) -> R {
-    // SAFETY: open for as long as the call lasts, by the caller's word; numbers below zero are not given out.
+    // No descriptor is one that is never given out: the kernel refuses it as well, and `BorrowedFd` can hold it.
+    let fd = if fd < 0 { i32::MAX } else { fd };
+    // SAFETY: not -1. That it stays open is the caller's matter: at worst a system call goes to another one.
     f(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_descriptor_is_refused_by_the_kernel_alone() {
+        for fd in [-1, i32::MIN] {
+            assert_eq!(borrowed(fd, |fd| kernel::status_flags(fd.as_raw_fd())), Err(Errno(libc::EBADF)));
+        }
+    }
 
     #[test]
     fn a_priority_that_somebody_has_chosen_is_kept() {
