@@ -308,7 +308,7 @@ fn settle_anew(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
     let was_among = entry.place.load(Relaxed) != 0;
     let ready = settle(epfd, set, fd, entry);
     if ready && !was_among {
-        set.turn();
+        set.count_edge();
     }
     ready
 }

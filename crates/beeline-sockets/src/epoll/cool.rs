@@ -91,7 +91,7 @@ fn cool_inner(epfd: i32, inner: &Set, entry: &Entry, depth: u32) -> Armed {
     let is_edge = || {
         entry.events.load(Relaxed) & EPOLLET == 0
             || entry.seen.is_fresh()
-            || readiness::arrivals(inner) != entry.seen.tail()
+            || readiness::edge_sum(inner) != entry.seen.tail()
     };
     if is_edge() {
         return Armed::Ready;

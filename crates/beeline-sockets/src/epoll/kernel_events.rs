@@ -11,7 +11,7 @@ use super::limits::LOOK_TICKS_MIN;
 use super::listeners::{arm_pair_again, disarm_pair};
 use super::nested::{any_own_ready, any_ready};
 use super::order::KernelEvents;
-use super::readiness::arrivals;
+use super::readiness::edge_sum;
 use super::registration::{deregister_dead, make_exact, pause, pause_hung, was_parked};
 use super::set::{Entry, Set};
 use super::set::{is_shared, open_fd, set_of};
@@ -129,7 +129,7 @@ impl Call {
                     // An arrival that was reported already may be told by the kernel only now. What is the kernel's
                     // own inside is not counted there.
                     let told = set_of(desc).is_some_and(|inner| {
-                        arrivals(inner) == entry.seen.tail() && any_ready(inner, 1) && !any_own_ready(inner, 1)
+                        edge_sum(inner) == entry.seen.tail() && any_ready(inner, 1) && !any_own_ready(inner, 1)
                     });
                     if !told {
                         entry.seen.refresh();

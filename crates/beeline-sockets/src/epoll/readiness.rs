@@ -26,7 +26,7 @@ pub(super) fn readiness(set: &Set, entry: &Entry, depth: u32) -> u32 {
             }
             let edge = entry.events.load(Relaxed) & EPOLLET == 0
                 || entry.seen.is_fresh()
-                || arrivals(inner) != entry.seen.tail();
+                || edge_sum(inner) != entry.seen.tail();
             return if edge { READABLE & interest } else { 0 };
         }
         _ => return 0,
@@ -69,7 +69,7 @@ impl Marks {
                 let (changes, arrivals) = (side.changes.load(Relaxed), side.arrivals.load(Relaxed));
                 Self { tail, changes, arrivals, fulls: desc.pace.fulls() }
             }
-            Kind::Epoll => Self { tail: set_of(desc).map_or(0, arrivals), changes: 0, arrivals: 0, fulls: 0 },
+            Kind::Epoll => Self { tail: set_of(desc).map_or(0, edge_sum), changes: 0, arrivals: 0, fulls: 0 },
             _ => Self { tail: 0, changes: 0, arrivals: 0, fulls: 0 },
         }
     }
@@ -97,17 +97,17 @@ pub(super) fn reported(set: &Set, entry: &Entry, desc: &Desc, marks: Option<&Mar
 
 /// What there is to count of all lanes of a set, and of the sets in it, added up: changes with each arrival, each
 /// change of state, with room that comes after a send has found none, and where a member comes or goes
-/// ([`Set::turns`]).
+/// ([`Set::edges`]).
 ///
 /// Sets around it may be locked, as in `ready`; it is not. A sum of what could be had without its lock would be no
 /// mark: compared with one it makes an edge of nothing, stored as one it hides the next.
-pub(super) fn arrivals(set: &Set) -> u32 {
+pub(super) fn edge_sum(set: &Set) -> u32 {
     count_in(set, 0)
 }
 
 fn count_in(set: &Set, depth: u32) -> u32 {
     let _guard = set.lock.lock();
-    let mut sum = set.turns.load(Relaxed);
+    let mut sum = set.edges.load(Relaxed);
     set.for_each_entry(|_, entry| {
         let inner = entry.desc().and_then(set_of).filter(|inner| depth < NESTS_MAX && !core::ptr::eq(*inner, set));
         if let Some(inner) = inner {

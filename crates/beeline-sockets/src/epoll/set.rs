@@ -60,8 +60,8 @@ const HOT_LANES_MAX: u32 = 100;
 pub(super) const LANES_BEGAN: u8 = 1;
 /// In [`Set::crowded`].
 pub(super) const KERNEL_BEGAN: u8 = 2;
-/// A turn of a set. What members count, bytes mostly, does not make up for it.
-const TURN: u32 = 0x85EB_CA6B;
+/// What one edge adds to [`Set::edges`]: so much that what members count, bytes mostly, hardly makes up for it.
+const EDGE: u32 = 0x85EB_CA6B;
 /// No fd: end of a chain or list.
 pub(super) const NIL: i32 = -1;
 
@@ -106,9 +106,10 @@ pub struct Set {
     pub additions: AtomicU32,
     /// The last place that was given ([`Entry::place`]).
     pub places: AtomicU32,
-    /// Turns of the set that no member counts, each by [`TURN`]: a member that was not among those that are ready is
-    /// when it is added or changed, and a connection leaves, whose count goes with it.
-    pub turns: AtomicU32,
+    /// Edges of this set, for whoever watches it by edges, that its members' own counts do not show, each counted as
+    /// [`EDGE`]: a member that is ready when it is added or changed, and was not before; and a lane that leaves, which
+    /// takes its counts out of the sum (`readiness::edge_sum`).
+    pub edges: AtomicU32,
     /// Reports of lanes that can be read, by edges.
     pub reports: AtomicU32,
     /// Members that are descriptions: lanes, listeners, other sets, sockets that may become lanes.
@@ -237,18 +238,18 @@ impl Set {
 
     /// The entry of `fd`, if it is in use.
     pub fn find(&self, fd: i32) -> Option<&Entry> {
-        self.place(fd).filter(|entry| entry.used.load(Relaxed))
+        self.slot(fd).filter(|entry| entry.used.load(Relaxed))
     }
 
-    /// The place of `fd`, if its chunk exists.
-    fn place(&self, fd: i32) -> Option<&Entry> {
+    /// The slot of `fd`, if its chunk exists.
+    fn slot(&self, fd: i32) -> Option<&Entry> {
         let fd = usize::try_from(fd).ok()?;
         self.chunks.get(fd / CHUNK_FDS)?.load(Relaxed)?.get(fd % CHUNK_FDS)
     }
 
     /// Adds `fd`. `None` without memory.
     pub fn insert(&self, fd: i32, events: u32, data: u64, desc: Option<&'static Desc>) -> Option<&Entry> {
-        if self.place(fd).is_none() {
+        if self.slot(fd).is_none() {
             let index = usize::try_from(fd).ok()? / CHUNK_FDS;
             let room = self.chunks.get(index)?;
             let chunk = sys::map_private(size_of::<Chunk>()).ok()?.cast::<Chunk>();
@@ -259,7 +260,7 @@ impl Set {
             }
         }
         self.take_parked(fd);
-        let entry = self.place(fd)?;
+        let entry = self.slot(fd)?;
         entry.heat.begin();
         entry.companion.begin();
         entry.dead.store(false, Relaxed);
@@ -333,7 +334,7 @@ impl Set {
             desc.entries.fetch_sub(1, Relaxed);
             self.known.fetch_sub(1, Relaxed);
             if desc.is_lane() {
-                self.turn();
+                self.count_edge();
                 self.lanes.store(self.lanes.load(Relaxed).saturating_sub(1), Relaxed);
             }
         }
@@ -342,9 +343,9 @@ impl Set {
         }
     }
 
-    /// See [`Set::turns`].
-    pub fn turn(&self) {
-        self.turns.store(self.turns.load(Relaxed).wrapping_add(TURN), Relaxed);
+    /// See [`Set::edges`].
+    pub fn count_edge(&self) {
+        self.edges.store(self.edges.load(Relaxed).wrapping_add(EDGE), Relaxed);
     }
 
     /// The place of a member that is ready behind all those that are.
@@ -357,7 +358,7 @@ impl Set {
     /// Calls `f` for every entry in use with this data.
     pub fn with_data(&self, data: u64, mut f: impl FnMut(i32, &Entry)) {
         let mut fd = self.bucket(data).load(Relaxed);
-        while let Some(entry) = self.place(fd) {
+        while let Some(entry) = self.slot(fd) {
             let next = entry.chain.load(Relaxed);
             if entry.used.load(Relaxed) && entry.data.load(Relaxed) == data {
                 f(fd, entry);
@@ -423,7 +424,7 @@ impl Set {
     fn chain_out(&self, fd: i32, entry: &Entry) {
         let mut link = self.bucket(entry.data.load(Relaxed));
         while link.load(Relaxed) != fd {
-            match self.place(link.load(Relaxed)) {
+            match self.slot(link.load(Relaxed)) {
                 Some(other) => link = &other.chain,
                 None => return,
             }

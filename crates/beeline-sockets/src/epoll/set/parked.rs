@@ -25,13 +25,13 @@ impl Set {
         if self.parked.load(Relaxed) == 0 {
             return None;
         }
-        self.place(fd).filter(|entry| entry.parked.load(Relaxed))?.desc()
+        self.slot(fd).filter(|entry| entry.parked.load(Relaxed))?.desc()
     }
 
     /// Forgets that `fd` is parked. Returns what the kernel was told of it: events and data.
     pub fn take_parked(&self, fd: i32) -> Option<(u32, u64)> {
         let desc = self.parked_at(fd)?;
-        let entry = self.place(fd)?;
+        let entry = self.slot(fd)?;
         self.chain_out(fd, entry);
         entry.parked.store(false, Relaxed);
         self.parked.fetch_sub(1, Relaxed);
@@ -46,7 +46,7 @@ impl Set {
         }
         let mut fd = self.bucket(data).load(Relaxed);
         loop {
-            let entry = self.place(fd)?;
+            let entry = self.slot(fd)?;
             if entry.parked.load(Relaxed) && entry.data.load(Relaxed) == data {
                 return Some(fd);
             }
