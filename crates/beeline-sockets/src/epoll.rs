@@ -38,6 +38,7 @@
 //!     lane is hot, the last peer of this process was; or a thread that works for the set needs the CPU
 //!     ([`set::Hands`]).
 //! 11. A peer that sends on many connections while a thread sleeps on the set rings on one of them ([`company`]).
+//! 12. A set that a copy of this process may have (`fork`) is spared nothing until all copies are gone ([`copies`]).
 
 mod all;
 mod behind;
@@ -45,6 +46,7 @@ mod bells;
 mod company;
 mod control;
 mod cool;
+mod copies;
 mod events;
 mod faults;
 mod fork;
@@ -66,6 +68,7 @@ mod waker;
 pub(crate) use company::{disturb_over, disturb_sets_over};
 pub(crate) use control::{begin, ctl, hear_of_calls, leave_sets, listener_gained, listener_lost, remember};
 pub(crate) use cool::cool;
+pub(crate) use copies::{follow_next, fork_has_ended, lose_next, tell_all_before};
 pub(crate) use fork::reset_after_fork;
 pub(crate) use nested::is_ready;
 pub(crate) use registration::hand_on;

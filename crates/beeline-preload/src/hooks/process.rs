@@ -275,7 +275,7 @@ unsafe extern "C" fn clone_copy(
         return unsafe { real(function, stack, flags, argument, parent_tid, tls, child_tid) };
     };
     let mut start = Start { function: begins, argument };
-    let fork = life::around_fork_prepare();
+    let fork = life::around_clone_prepare(flags as u64);
     // SAFETY: the app's arguments, passed on; the child reads its copy of `start`.
     let child = unsafe { real(Some(begin), stack, flags, (&raw mut start).cast(), parent_tid, tls, child_tid) };
     after_fork(Some(fork), child.into());

@@ -143,6 +143,13 @@ unsafe fn exit_group(status: c_int) -> c_int {
 /// `call` is a number and arguments that make a child which returns here on a copy of this stack.
 unsafe fn fork(call: [usize; 6]) -> c_long {
     let [number, a, b, c, d, e] = call;
+    let flags = match number as c_long {
+        libc::SYS_clone => a as u64,
+        // SAFETY: the stub has read them there, and the kernel is about to.
+        libc::SYS_clone3 => unsafe { (a as *const u64).read_unaligned() },
+        _ => 0,
+    };
+    let fork = life::may_accelerate().then(|| life::around_clone_prepare(flags));
     // SAFETY: forwarded.
     let make = || unsafe { by_number(number as c_long, a, b, c, d, e, 0) };
     let flags = match number as c_long {

@@ -6,7 +6,13 @@
        company poll-HOW   the same by poll(2)
 
    HOW: alone, edges; spawned (alone, after programs were started), copied (spawned, and the set has another number that they do not get), given (copied, but
-   that number is opened to them), cloned (spawned, and a copy of this process was made that knows nothing of itself); or what the other thread does: modifies, moves, second (adds members to a set of its own), polls, peeks (with a timeout), reads, duplicates, waits (on the set itself), watches (the set, by poll), forks, closes (and connects anew). */
+   that number is opened to them), cloned (spawned, and a copy of this process was made that knows nothing of itself); or what the other thread does: modifies,
+   moves, second (adds members to a set of its own), polls, peeks (with a timeout), reads, duplicates, waits (on the set itself), watches (the set, by poll),
+   forks, saves (forks now and then), closes (and connects anew).
+
+   Or alone, after a child that has the set, too, has lived for a while and is gone, and what that does: saved (nothing), uses (serves, alone and
+   beside this process, and changes members), drops (takes a member out), becomes (a program that does not get the set), passes (it on to such a
+   program), inherits (becomes one to which the set was open before). Those who become programs have connections that were made after. */
 #define _GNU_SOURCE
 #include "guest.h"
 #include <asm/prctl.h>
@@ -17,10 +23,13 @@
 #include <spawn.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #define MEMBERS 24
 #define TIME_MS 300
+/* How long a child lives that is not told to end. */
+#define LIFE_MS 200
 
 static const char *how;
 static int by_poll;
@@ -34,6 +43,16 @@ static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
 
 static int does(const char *what) { return strcmp(how, what) == 0; }
 static int starts(void) { return does("spawned") || does("cloned"); }
+
+static int has_had_a_child(void) {
+    return does("saved") || does("uses") || does("drops") || does("becomes") || does("passes") || does("inherits");
+}
+
+/* Whether that became another program. */
+static int has_started_a_program(void) { return does("becomes") || does("passes") || does("inherits"); }
+
+/* Whether nobody is to be rung for answers. */
+static int is_spared(void) { return starts() || has_had_a_child(); }
 
 static long now_ms(void) {
     struct timespec now;
@@ -59,7 +78,7 @@ static void *serve(void *unused) {
     struct pollfd looks[MEMBERS];
     /* Who asks goes on when this thread is woken. */
     struct sched_param none = {0};
-    if (starts()) CHECK(sched_setscheduler(0, SCHED_BATCH, &none) == 0);
+    if (is_spared()) CHECK(sched_setscheduler(0, SCHED_BATCH, &none) == 0);
     while (!over && by_poll) {
         for (int i = 0; i < MEMBERS; i++) looks[i] = (struct pollfd){answers[i], POLLIN, 0};
         int count = poll(looks, MEMBERS, -1);
@@ -74,6 +93,20 @@ static void *serve(void *unused) {
         for (int i = 0; i < count; i++) answer(events[i].data.u32);
     }
     return unused;
+}
+
+static void make_anew(int index) {
+    struct epoll_event event = event_of(index);
+    int ends[2];
+    CHECK(pthread_mutex_lock(&asking) == 0);
+    CHECK(pthread_mutex_lock(&serving[index]) == 0);
+    CHECK(epoll_ctl(set, EPOLL_CTL_DEL, answers[index], NULL) == 0 && close(answers[index]) == 0 && close(asks[index]) == 0);
+    pair(ends);
+    asks[index] = ends[0];
+    answers[index] = ends[1];
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, ends[1], &event) == 0);
+    CHECK(pthread_mutex_unlock(&serving[index]) == 0);
+    CHECK(pthread_mutex_unlock(&asking) == 0);
 }
 
 static void once(int index, int second) {
@@ -118,17 +151,17 @@ static void once(int index, int second) {
         CHECK(child >= 0);
         if (child == 0) _exit(0);
         CHECK(status_of(child) == 0);
+    } else if (does("saves")) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            usleep(10000);
+            _exit(0);
+        }
+        CHECK(status_of(child) == 0);
+        usleep(30000);
     } else if (does("closes")) {
-        int ends[2];
-        CHECK(pthread_mutex_lock(&asking) == 0);
-        CHECK(pthread_mutex_lock(&serving[index]) == 0);
-        CHECK(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL) == 0 && close(fd) == 0 && close(asks[index]) == 0);
-        pair(ends);
-        asks[index] = ends[0];
-        answers[index] = ends[1];
-        CHECK(epoll_ctl(set, EPOLL_CTL_ADD, ends[1], &event) == 0);
-        CHECK(pthread_mutex_unlock(&serving[index]) == 0);
-        CHECK(pthread_mutex_unlock(&asking) == 0);
+        make_anew(index);
     }
 }
 
@@ -180,11 +213,77 @@ static void ask(int last) {
     for (int i = 0; i < MEMBERS && !last; i++) {
         struct pollfd look = {asks[i], POLLIN, 0};
         /* Nobody who sleeps is to be rung for these answers. */
-        for (long until = now_ms() + 5000; starts() && poll(&look, 1, 0) == 0 && now_ms() < until;) usleep(100);
+        for (long until = now_ms() + 5000; is_spared() && poll(&look, 1, 0) == 0 && now_ms() < until;) usleep(100);
         if (poll(&look, 1, 5000) != 1) fprintf(stderr, "%s: no answer from %d\n", how, i);
         CHECK(recv(asks[i], &byte, 1, MSG_DONTWAIT) == 1);
     }
     CHECK(pthread_mutex_unlock(&asking) == 0);
+}
+
+/* Asks all but the first, of which the kernel tells no longer, a while after that was asked: it may have an answer or none. */
+static void ask_past_the_dropped(void) {
+    char bytes[64];
+    struct epoll_event event = event_of(0);
+    CHECK(epoll_ctl(set, EPOLL_CTL_MOD, answers[0], &event) == -1 && errno == ENOENT);
+    CHECK(send(asks[0], "m", 1, 0) == 1);
+    usleep(100);
+    for (int i = 1; i < MEMBERS; i++) CHECK(send(asks[i], "m", 1, 0) == 1);
+    for (int i = 1; i < MEMBERS; i++) {
+        struct pollfd look = {asks[i], POLLIN, 0};
+        for (long until = now_ms() + 5000; poll(&look, 1, 0) == 0 && now_ms() < until;) usleep(100);
+        if (poll(&look, 1, 0) != 1) fprintf(stderr, "%s: no answer from %d\n", how, i);
+        CHECK(recv(asks[i], bytes, 1, MSG_DONTWAIT) == 1);
+    }
+    CHECK(recv(asks[0], bytes, sizeof bytes, MSG_DONTWAIT) > 0 || errno == EAGAIN);
+}
+
+/* What the child does, until it is told to end where it serves. */
+static void live(atomic_int *end) {
+    struct epoll_event events[MEMBERS];
+    char byte;
+    if (does("drops")) CHECK(epoll_ctl(set, EPOLL_CTL_DEL, answers[0], NULL) == 0);
+    if (does("passes")) CHECK(fcntl(set, F_SETFD, 0) == 0);
+    if (has_started_a_program()) {
+        execlp("sleep", "sleep", "0.2", (char *)NULL);
+        _exit(127);
+    }
+    for (int i = 0; does("uses") && i < MEMBERS; i++) {
+        struct epoll_event event = event_of(i);
+        if (i % 2 == 0) {
+            CHECK(epoll_ctl(set, EPOLL_CTL_MOD, answers[i], &event) == 0);
+        } else {
+            CHECK(epoll_ctl(set, EPOLL_CTL_DEL, answers[i], NULL) == 0);
+            CHECK(epoll_ctl(set, EPOLL_CTL_ADD, answers[i], &event) == 0);
+        }
+    }
+    while (does("uses") && !*end) {
+        int count = epoll_wait(set, events, MEMBERS, 10);
+        CHECK(count >= 0 || errno == EINTR);
+        for (int i = 0; i < count; i++) {
+            int fd = answers[events[i].data.u32];
+            if (recv(fd, &byte, 1, MSG_DONTWAIT) == 1) CHECK(send(fd, &byte, 1, 0) == 1);
+        }
+    }
+    if (!does("uses")) usleep(LIFE_MS * 1000);
+    _exit(0);
+}
+
+/* A child that has the set. A server that is started now serves while it lives. */
+static void have_a_child(pthread_t *server) {
+    atomic_int *end = mmap(NULL, sizeof *end, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(end != MAP_FAILED);
+    if (!does("uses")) CHECK(pthread_create(server, NULL, serve, NULL) == 0);
+    if (!does("uses")) ask(0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) live(end);
+    /* Of one that serves, the child's alone. */
+    for (int i = 0; i < 3 && !does("drops"); i++) ask(0);
+    if (does("uses")) CHECK(pthread_create(server, NULL, serve, NULL) == 0);
+    for (int i = 0; i < 3 && !does("drops"); i++) ask(0);
+    *end = 1;
+    CHECK(status_of(child) == 0);
+    for (int i = 0; i < MEMBERS && has_started_a_program(); i++) make_anew(i);
 }
 
 int main(int arguments, char **argument) {
@@ -192,7 +291,7 @@ int main(int arguments, char **argument) {
     by_poll = strncmp(argument[1], "poll-", 5) == 0;
     how = argument[1] + (by_poll ? 5 : 0);
     stay_on_one_cpu();
-    if (!by_poll) CHECK((set = epoll_create1(EPOLL_CLOEXEC)) >= 0);
+    if (!by_poll) CHECK((set = epoll_create1(does("inherits") ? 0 : EPOLL_CLOEXEC)) >= 0);
     for (int i = 0; i < MEMBERS; i++) {
         int ends[2];
         pair(ends);
@@ -204,14 +303,15 @@ int main(int arguments, char **argument) {
         if (!by_poll) CHECK(epoll_ctl(set, EPOLL_CTL_ADD, ends[1], &event) == 0);
         CHECK(pthread_mutex_init(&serving[i], NULL) == 0);
     }
-    int is_alone = does("alone") || does("edges") || starts();
+    int is_alone = does("alone") || does("edges") || is_spared();
     if (does("cloned")) make_copy();
     if (starts()) start_programs();
     pthread_t server, other;
-    CHECK(pthread_create(&server, NULL, serve, NULL) == 0);
+    if (has_had_a_child()) have_a_child(&server);
+    else CHECK(pthread_create(&server, NULL, serve, NULL) == 0);
     if (!is_alone) CHECK(pthread_create(&other, NULL, meddle, NULL) == 0);
     long messages = 0;
-    for (long until = now_ms() + TIME_MS; now_ms() < until; messages += 2 * MEMBERS) ask(0);
+    for (long until = now_ms() + TIME_MS; now_ms() < until; messages += 2 * MEMBERS) does("drops") ? ask_past_the_dropped() : ask(0);
     over = 1;
     if (!is_alone) CHECK(pthread_join(other, NULL) == 0);
     ask(1);

@@ -42,10 +42,39 @@ fn a_set_that_a_copy_of_its_process_has_has_each_message_ring() {
 }
 
 #[test]
+fn a_bell_tells_of_all_after_a_child_that_had_the_set_is_gone() {
+    for how in ["saved", "uses", "drops", "becomes"] {
+        let (messages, bells) = answered(how);
+        // No answer rings. A member that was taken out rings beside the others.
+        assert!(bells * 4 < messages, "{how}: {bells} bells for {messages} messages");
+    }
+}
+
+#[test]
+fn each_connection_rings_as_long_as_a_program_may_have_the_set() {
+    for how in ["passes", "inherits"] {
+        let (messages, bells) = answered(how);
+        // All but the answers do.
+        assert!(bells * 3 > messages, "{how}: {bells} bells for {messages} messages");
+    }
+}
+
+#[test]
 fn no_message_is_missed_while_another_thread_meddles_with_the_set_or_the_connections() {
-    for how in
-        ["modifies", "moves", "second", "polls", "peeks", "reads", "duplicates", "waits", "watches", "forks", "closes"]
-    {
+    for how in [
+        "modifies",
+        "moves",
+        "second",
+        "polls",
+        "peeks",
+        "reads",
+        "duplicates",
+        "waits",
+        "watches",
+        "forks",
+        "saves",
+        "closes",
+    ] {
         let (messages, _) = answered(how);
         assert!(messages != 0, "{how}");
     }

@@ -14,7 +14,8 @@
 //!    looks behind the member's lock whether it is named in a sleep. The sleeper finds it there, or has been found.
 //!    What wakes the sleeper is in the set before the first sleep is named.
 //! 5. No member is armed twice for one sleep: the second arming would take out the bell of that sleep.
-//! 6. A set that others may watch has no company.
+//! 6. A set that others may watch has no company, and no member is in one of which the kernel may have been told
+//!    something else by others ([`super::copies`]): its bell might wake nobody.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -115,7 +116,8 @@ pub(super) fn sleep_for(set: &Set, entry: &Entry, desc: &Desc) -> u64 {
     let plain = entry.events.load(Relaxed) & READABLE != 0
         && desc.side().rcv_lowat() == 0
         && desc.lane().flags(desc.end().peer()) & flags::URGENT == 0;
-    if plain && set.company.count() < COMPANY_MAX { set.company.number.load(Relaxed) } else { 0 }
+    let is_known = !entry.registered.is_doubted();
+    if plain && is_known && set.company.count() < COMPANY_MAX { set.company.number.load(Relaxed) } else { 0 }
 }
 
 /// Looks at the company: who has news is hot. Whether anybody has.

@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use super::all::{entries_of, every_set, link, sets_with, unlink};
 use super::company::{disturb, disturb_all, disturb_over};
 use super::cool::cool_entry;
+use super::copies;
 use super::events::{EPOLLET, EPOLLONESHOT};
 use super::faults::answer_faults;
 use super::listeners::{hidden_of, watch_hidden};
@@ -343,6 +344,7 @@ fn tell(epfd: i32, set: &Set) {
 /// All sets are the kernel's alone from now on: there are no lanes any more, and nobody is to see the waker or what is
 /// parked.
 pub fn leave_sets() {
+    copies::tell_all_before();
     every_set(|epfd, set| {
         unpark_all(epfd, set);
         if set.has_waker.load(Relaxed)

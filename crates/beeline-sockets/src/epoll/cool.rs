@@ -6,6 +6,7 @@ use beeline_lane::{Armed, Fault, flags};
 
 use super::behind::arm_from_now;
 use super::company;
+use super::copies;
 use super::events::{ARRIVAL, EPOLLET, EPOLLOUT, EPOLLPRI, READABLE, WRITABLE};
 use super::faults::{ANSWERS_BEGUN, ANSWERS_OPEN, answer_faults, is_troubled, mark_troubled, note_fault};
 use super::limits::{ARMINGS, NESTS_MAX};
@@ -30,6 +31,7 @@ pub(crate) fn cool(desc: &Desc) -> Armed {
 pub(super) fn cool_for_sleep(epfd: i32, set: &Set) -> Armed {
     unless_answering(set, || {
         let _guard = set.lock.lock();
+        copies::renew(set);
         company::begin_arming(epfd, set);
         let armed = cool_hot(epfd, set, 0);
         company::end_arming(set);
@@ -213,6 +215,8 @@ pub(super) fn arm_entry(
         watch(epfd, set, fd, entry);
     } else if out && takes_no_bells(desc) && entry.registered.events().is_some() {
         make_exact(epfd, set, fd, entry);
+    } else if entry.registered.is_doubted() {
+        watch(epfd, set, fd, entry);
     }
     let sleep = company::sleep_for(set, entry, desc);
     if sleep != 0 && desc.side().rx.sleep() == sleep {

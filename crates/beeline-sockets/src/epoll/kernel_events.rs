@@ -14,7 +14,7 @@ use super::order::KernelEvents;
 use super::readiness::edge_sum;
 use super::registration::{deregister_dead, make_exact, pause, pause_hung, was_parked};
 use super::set::{Entry, Set};
-use super::set::{is_shared, open_fd, set_of};
+use super::set::{is_shared, knows_all_members, open_fd, set_of};
 use super::wait::Call;
 use super::waker::WAKER_DATA;
 use crate::desc::{Desc, Kind, Pin};
@@ -108,7 +108,7 @@ impl Call {
         // With equal data the kernel does not say which member it means, parked ones among them, and an end may be that
         // of a connection that had the number before: then members are asked themselves.
         let parked = was_parked(self.epfd, self.set, event.u64)
-            | self.set.departed.since(self.departures, event.u64, !is_shared(self.set));
+            | self.set.departed.since(self.departures, event.u64, knows_all_members(self.set));
         let mut members = u32::from(parked);
         self.set.with_data(event.u64, |_, _| members += 1);
         self.set.with_data(event.u64, |fd, entry| {

@@ -12,7 +12,7 @@ use super::limits::NESTS_MAX;
 use super::listeners::hidden_of;
 use super::readiness::readiness;
 use super::registration::{deregister_dead, expose, make_exact};
-use super::set::{Entry, Set, is_shared, open_fd, set_of};
+use super::set::{Entry, Set, is_shared, knows_all_members, open_fd, set_of};
 use super::waker::take_waker;
 use crate::desc::{Desc, Kind};
 use crate::io;
@@ -34,9 +34,9 @@ pub(super) fn any_ready(set: &Set, depth: u32) -> bool {
 }
 
 /// Whether a member of a set that is the kernel's, or a listener, or one inside a set in it, may have something to
-/// report. What others who share the set have added is not known.
+/// report. What others have added who share the set, or did, is not known.
 pub(super) fn any_own_ready(set: &Set, depth: u32) -> bool {
-    if depth > NESTS_MAX || is_shared(set) {
+    if depth > NESTS_MAX || !knows_all_members(set) {
         return true;
     }
     let Some(_guard) = set.lock.try_lock() else { return true };
@@ -93,7 +93,7 @@ pub(super) fn ready(epfd: i32, set: &'static Set, depth: u32) -> bool {
     if mixed && hear_of_ends(epfd, set, depth) {
         return true;
     }
-    if !is_shared(set) {
+    if knows_all_members(set) {
         return false;
     }
     // Bells that outlived their bytes are taken out, so that what the kernel says is about the others' members.
@@ -153,7 +153,7 @@ fn hear_of_ends(epfd: i32, set: &Set, depth: u32) -> bool {
 /// Whether a set has members that are not lanes or sets.
 fn has_kernels_own(set: &Set) -> bool {
     let Some(_guard) = set.lock.try_lock() else { return true };
-    let mut found = is_shared(set);
+    let mut found = !knows_all_members(set);
     set.for_each_entry(|_, entry| found |= !matches!(entry.desc().map(Desc::kind), Some(Kind::Lane | Kind::Epoll)));
     found
 }

@@ -14,8 +14,9 @@
 //!    and `EPOLL_CTL_ADD` goes on with what the kernel knows. Only what is watched by level is parked.
 //! 4. The first event of a parked member takes it out of the kernel's set, and the first event beyond what is asked of
 //!    a member makes the kernel's registration exact. So neither ends a second sleep, and none reaches the app.
-//! 5. All this holds for a set whose kernel side nobody else can see ([`Set::is_private`]): made since the last `fork`,
-//!    closed on `exec`, never duplicated, sent to another process, watched by another set or looked at by poll(2).
+//! 5. All this holds for a set whose kernel side nobody else can see ([`Set::is_private`]): made since the last `fork`
+//!    of which a copy is left ([`copies`]), closed on `exec`, never duplicated, sent to another process, watched by
+//!    another set or looked at by poll(2).
 //!    Whatever ends this takes parked members out first ([`expose`]), and tells the kernel the rest when it changes.
 //!    Programs that are started (`posix_spawn`, `vfork`) do not get such a set, unless they are given it by name
 //!    ([`hand_on`]).
@@ -40,6 +41,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use super::all::{self, every_set};
 use super::company::disband_and_wake;
+use super::copies;
 use super::events::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, READABLE, WRITABLE};
 use super::set::{Entry, Set, open_fd, set_of};
 use crate::desc::{Desc, Kind};
@@ -139,7 +141,7 @@ pub(super) fn make_exact(epfd: i32, set: &Set, fd: i32, entry: &Entry) {
         return;
     }
     let wanted = wanted(set, fd, entry);
-    if entry.registered.events().unwrap_or(0) != wanted {
+    if entry.registered.events().unwrap_or(0) != wanted || entry.registered.is_doubted() {
         tell(epfd, fd, entry, wanted);
     }
 }
@@ -158,7 +160,7 @@ pub(super) fn pause(epfd: i32, fd: i32, entry: &Entry) {
 /// As [`pause`], of a lane whose anchor hangs: where it is paused already the kernel tells that once more, and then
 /// nothing, unless it is paused anew.
 pub(super) fn pause_hung(epfd: i32, fd: i32, entry: &Entry) {
-    if entry.registered.events() != Some(EPOLLONESHOT) {
+    if entry.registered.events() != Some(EPOLLONESHOT) || entry.registered.is_doubted() {
         pause(epfd, fd, entry);
     }
 }
@@ -271,6 +273,7 @@ pub(super) fn unpark_number(fd: i32, desc: &'static Desc) {
 pub fn expose(desc: &Desc) {
     let Some(set) = set_of(desc) else { return };
     if !set.exposed.load(Relaxed) {
+        copies::tell_those_before(set);
         let _guard = set.lock.lock();
         set.exposed.store(true, Relaxed);
         set.for_each_entry(|_, entry| entry.desc().into_iter().for_each(|desc| desc.portion.lift()));
@@ -309,6 +312,7 @@ pub(crate) fn is_handed_on(desc: &Desc) -> bool {
 }
 
 fn hand_set_on(desc: &Desc, set: &Set) {
+    copies::tell_those_before(set);
     set.handed_on.store(true, Relaxed);
     disband_and_wake(desc.fd.load(Relaxed), set);
     unpark_all(desc.fd.load(Relaxed), set);

@@ -41,7 +41,7 @@ pub use entry::Entry;
 pub use fault_cell::FaultCell;
 pub use hands::Hands;
 pub use heat::Heat;
-pub(super) use holders::is_shared;
+pub(super) use holders::{is_shared, knows_all_members};
 pub use marks::{Marks, Seen, tail};
 pub use registered::Registered;
 
@@ -90,8 +90,10 @@ pub struct Set {
     pub inheritable: AtomicBool,
     /// Whether it is, or was when one was started, or one may have got it by name.
     pub handed_on: AtomicBool,
-    /// Copies of this process that had been made before the set was ([`process::copies`]).
+    /// Copies of this process that had been made before the set was, or since, and are gone ([`process::copies`]).
     pub copies: AtomicU32,
+    /// Whether copies that are gone had the set.
+    pub had_copies: AtomicBool,
     /// First of the hot list.
     pub hot_first: AtomicI32,
     /// Last of the hot list.
@@ -182,6 +184,7 @@ impl Set {
         self.inheritable.store(inheritable, Relaxed);
         self.handed_on.store(inheritable, Relaxed);
         self.copies.store(process::copies(), Relaxed);
+        self.had_copies.store(false, Relaxed);
         self.hot_first.store(NIL, Relaxed);
         self.hot_last.store(NIL, Relaxed);
         self.hot_lanes.store(0, Relaxed);

@@ -125,6 +125,7 @@ pub fn around_fork_prepare() -> u32 {
         return 0;
     }
     // Only now: what was made while we waited is copied, and must not look as if it were made after the fork.
+    epoll::follow_next();
     let number = process::count_fork();
     stats::keep_for_child();
     epoll::before_fork();
@@ -149,6 +150,15 @@ pub fn around_fork_prepare() -> u32 {
     });
     // SAFETY: this thread holds the lock.
     unsafe { *HELD.0.get() = Some(guard) };
+    number
+}
+
+/// As [`around_fork_prepare`], before a clone(2) with these flags that gets a copy of this memory.
+pub fn around_clone_prepare(flags: u64) -> u32 {
+    let number = around_fork_prepare();
+    if flags & libc::CLONE_FILES as u64 != 0 && !process::is_sealed() {
+        epoll::lose_next();
+    }
     number
 }
 
@@ -212,6 +222,7 @@ pub fn around_fork_parent() {
     // SAFETY: this thread holds the lock since `around_fork_prepare`.
     let guard = unsafe { (*HELD.0.get()).take() };
     meet::purge_pools_again();
+    epoll::fork_has_ended();
     drop(guard);
 }
 

@@ -42,7 +42,7 @@ use crate::follow::{self, follow_if_relayed};
 use crate::io::Anchor;
 use crate::process::{identity, is_guest_of_parent};
 use crate::side::{SideState, state};
-use crate::{changing, kernel, meet, slots, stats, table, watchers};
+use crate::{changing, epoll, kernel, meet, slots, stats, table, watchers};
 
 /// Naps of a millisecond for which the other holders of an end are waited for, as it is done in the middle of a change:
 /// one that has lost its CPU while it copies goes on in that time, and one that is stopped there holds nobody up.
@@ -108,6 +108,7 @@ pub fn demote_number(fd: i32) -> Result<(), Reason> {
 /// Why one of them still is a lane.
 pub fn leave_lanes(reason: Reason) -> Result<(), Reason> {
     stats::stop_accelerating(reason);
+    epoll::tell_all_before();
     LEFT.store(false, Relaxed);
     follow::with_all();
     let _changing = changing::changing();

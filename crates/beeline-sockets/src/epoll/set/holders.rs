@@ -23,3 +23,8 @@ impl Set {
 pub(in crate::epoll) fn is_shared(set: &Set) -> bool {
     set.copies.load(Relaxed) != process::copies() || set.handed_on.load(Relaxed) && set.has_seen_children()
 }
+
+/// Whether nobody else has ever had the set: all its members are known here.
+pub(in crate::epoll) fn knows_all_members(set: &Set) -> bool {
+    !set.had_copies.load(Relaxed) && !is_shared(set)
+}
