@@ -212,6 +212,30 @@ def busy_cpus_leave_the_way_to_tcp():
     new.finish()
 
 
+@case(90)
+def many_streams_leave_room_for_messages():
+    """Streams that fill a narrow link keep no message back for longer than what is under way takes."""
+    a, b = world().hosts
+    a.sh("tc", "qdisc", "add", "dev", "rail0", "root", "tbf", "rate", "400mbit", "burst", "256kb", "latency", "50ms")
+    server = app(b, "serve", b.address)
+    client = app(a, "ask", b.address, server.line())
+    client.line()
+    port = app(b, "drink", b.address).line()
+    streams = app(a, "pour", b.address, port, 32)
+    streams.line()
+    until(lambda: a.totals()["pushes"] > 200, 20, "the streams")
+    client.say("6")
+    facts = client.facts()
+    note(f"a round trip beside 32 streams at 50 MB/s: median {facts['median'] / 1e3:.0f} ms, longest {facts['most'] / 1e3:.0f} ms")
+    assert len(a.data()["connections"]) == 33, "they go the other way"
+    # 128 MiB, which their windows hold, would take more than two seconds.
+    assert facts["most"] < 1.2e6, facts
+    assert [host.totals()["links_lost"] for host in (a, b)] == [0, 0]
+    streams.kill()
+    client.finish()
+    server.finish()
+
+
 @case()
 def the_administrators_socket_without_descriptors():
     """Without a descriptor for who asks a bridge does not spin, and answers when there is one again."""

@@ -32,10 +32,11 @@ pub struct Options {
     pub receives: usize,
     /// Send buffers of one endpoint.
     pub sends: usize,
-    /// Sends, writes and reads in flight on one endpoint, at most.
+    /// Sends, writes and reads in flight on one endpoint, at most. Writes and reads leave as many places as there are
+    /// send buffers, but no more than half of all.
     pub operations: usize,
-    /// As many of them as every endpoint may have in flight, whatever the others do: entries of the completion queue
-    /// are set aside for them, as for its receives.
+    /// As many of them as every endpoint may have in flight, whatever the others do, half of them sends: entries of the
+    /// completion queue are set aside for them, as for its receives.
     pub operations_own: usize,
     /// Entries of the completion queue, which all endpoints share. Fewer where the adapter has no queue of that size.
     pub completion_entries: usize,
@@ -104,11 +105,11 @@ impl Rail {
         let (completions, completion_entries) =
             open_completions(&domain, options.completion_entries).map_err(fail("open the completion queue"))?;
         let (transmits_max, receives_max) = port.queue_sizes;
-        let operations = options.operations.clamp(1, transmits_max.max(1));
+        let operations = options.operations.clamp(2, transmits_max.max(2));
         let options = Options {
             receives: options.receives.clamp(1, receives_max.max(1)),
             operations,
-            operations_own: options.operations_own.clamp(1, operations),
+            operations_own: options.operations_own.clamp(2, operations),
             completion_entries,
             ..options
         };

@@ -216,8 +216,8 @@ fn a_full_queue_says_full_and_goes_on_when_it_is_polled() {
 }
 
 #[test]
-fn writes_in_flight_are_bounded_by_the_options() {
-    let options = Options { operations: 5, ..Options::default() };
+fn writes_in_flight_are_bounded_by_the_options_and_leave_places_to_messages() {
+    let options = Options { operations: 8, sends: 3, ..Options::default() };
     let mut pair = Pair::with(options);
     let to_b = pair.to_b;
     let (source, _) = pair.a.region(8, Access::SOURCE);
@@ -227,8 +227,12 @@ fn writes_in_flight_are_bounded_by_the_options() {
         .take_while(|&i| pair.a.rail.write(to_b, all(source, 8), remote, i, Flags::empty()) == Ok(Posted::Taken))
         .count();
     assert_eq!(count, 5);
-    for context in 0..5 {
-        assert!(pair.until("a write", |a, _| a.take_done(context)));
+    for context in 5..8 {
+        taken(pair.a.rail.send(to_b, b"written", context));
+    }
+    assert_eq!(pair.a.rail.send(to_b, b"written", 8), Ok(Posted::Full));
+    for context in 0..8 {
+        assert!(pair.until("a write or a message", |a, _| a.take_done(context)));
     }
     taken(pair.a.rail.write(to_b, all(source, 8), remote, 9, Flags::empty()));
 }
@@ -333,14 +337,44 @@ fn an_endpoint_whose_peer_hangs_keeps_no_other_from_sending() {
     // What nobody polls is never done.
     let fill =
         |a: &mut Side, end: usize| (0..64).take_while(|_| a.rail.send(to_b[end], b"x", 1) == Ok(Posted::Taken)).count();
-    assert_eq!([0, 1, 2].map(|end| fill(&mut a, end)), [OWN + SHARED, OWN, OWN]);
+    assert_eq!([0, 1, 2].map(|end| fill(&mut a, end)), [OWN / 2 + SHARED, OWN / 2, OWN / 2]);
     let mut done = 0;
     until(&mut a, &mut b, "all of them", |a, _| {
         done += (0..64).take_while(|_| a.take_done(1).is_some()).count();
-        (done == 3 * OWN + SHARED).then_some(())
+        (done == 3 * (OWN / 2) + SHARED).then_some(())
     });
     // One that ends leaves its part of the queue to the others.
-    assert_eq!(fill(&mut a, 0), OWN + SHARED);
+    assert_eq!(fill(&mut a, 0), OWN / 2 + SHARED);
     a.rail.close(to_b[0]).unwrap();
-    assert_eq!(fill(&mut a, 1), OWN + SHARED + receives + OWN);
+    assert_eq!(fill(&mut a, 1), OWN / 2 + SHARED + receives + OWN);
+}
+
+#[test]
+fn writes_that_fill_the_queue_keep_no_message_back() {
+    const OWN: usize = 4;
+    const SHARED: usize = 8;
+    let (ends, receives) = (2, 16);
+    let completion_entries = ends * (receives + OWN) + SHARED;
+    let options = Options { receives, operations_own: OWN, completion_entries, ..Options::default() };
+    let (mut a, mut b) = (Side::new(options), Side::new(Options::default()));
+    let address = b.rail.listen(0).unwrap();
+    let to_b: Vec<_> = (0..ends).map(|_| join(&mut a, &mut b, address).0).collect();
+    let (source, _) = a.region(8, Access::SOURCE);
+    let (target, _) = b.region(8, Access::REMOTE_WRITE);
+    let remote = b.remote(target);
+    let count = |a: &mut Side, end: usize| {
+        let write = |a: &mut Side| a.rail.write(to_b[end], all(source, 8), remote, 1, Flags::empty());
+        (0..64).take_while(|_| write(a) == Ok(Posted::Taken)).count()
+    };
+    assert_eq!([0, 1].map(|end| count(&mut a, end)), [OWN / 2 + SHARED, OWN / 2]);
+    for end in 0..ends {
+        let sent = (0..64).take_while(|_| a.rail.send(to_b[end], b"x", 1) == Ok(Posted::Taken)).count();
+        assert_eq!(sent, OWN / 2);
+    }
+    let mut done = 0;
+    until(&mut a, &mut b, "all of them", |a, _| {
+        done += (0..64).take_while(|_| a.take_done(1).is_some()).count();
+        (done == 4 * (OWN / 2) + SHARED).then_some(())
+    });
+    assert_eq!(count(&mut a, 1), OWN / 2 + SHARED);
 }

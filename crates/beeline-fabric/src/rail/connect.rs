@@ -139,6 +139,7 @@ impl Rail {
             pool: Arc::new(pool),
             free_sends: (receives..slots).collect(),
             in_flight: 0,
+            messages: 0,
             reads: 0,
             posted: 0,
         });
@@ -180,7 +181,7 @@ impl Rail {
         let Some(end) = self.ends.remove(id) else { return Ok(()) };
         self.ends_by_fid.remove(&end.endpoint.fid());
         self.reserved -= self.entries_of_end();
-        self.shared -= end.in_flight.saturating_sub(self.options.operations_own);
+        self.shared -= end.beyond(self.options.operations_own);
         if end.state == State::Connected {
             // Tells the peer at once. A connection that is gone already is what we want, too.
             let _ = end.endpoint.shutdown();

@@ -87,10 +87,28 @@ pub(super) struct End {
     pub free_sends: Vec<usize>,
     /// Operations in flight that are not receives.
     pub in_flight: usize,
-    /// Reads among them.
+    /// Messages among them, and reads.
+    pub messages: usize,
     pub reads: usize,
     /// Operations ever posted that are not receives.
     pub posted: u64,
+}
+
+impl End {
+    /// Operations in flight that share places with one of this kind: messages, or writes and reads.
+    pub fn beside(&self, kind: Kind) -> usize {
+        if kind == Kind::Send { self.messages } else { self.in_flight - self.messages }
+    }
+
+    /// Operations in flight beyond the endpoint's own, of which there are so many.
+    pub fn beyond(&self, own: usize) -> usize {
+        [Kind::Send, Kind::Write].map(|kind| self.beside(kind).saturating_sub(own_of(own, kind))).iter().sum()
+    }
+}
+
+/// How many of an endpoint's own operations are for those of this kind, and those that share places with it.
+pub(super) fn own_of(own: usize, kind: Kind) -> usize {
+    if kind == Kind::Send { own.div_ceil(2) } else { own / 2 }
 }
 
 /// What an operation does.
@@ -175,21 +193,23 @@ pub(super) struct Operation {
     pub number: u64,
 }
 
-impl Operation {
-    pub fn told_kind(&self) -> Kind {
-        match self.kind {
+impl OperationKind {
+    pub fn told(self) -> Kind {
+        match self {
             OperationKind::Write { .. } => Kind::Write,
             OperationKind::Read { .. } => Kind::Read,
             OperationKind::Send { .. } | OperationKind::Receive { .. } => Kind::Send,
         }
     }
+}
 
+impl Operation {
     pub fn done(&self) -> Completion {
-        Completion::Done { endpoint: self.endpoint, kind: self.told_kind(), context: self.context }
+        Completion::Done { endpoint: self.endpoint, kind: self.kind.told(), context: self.context }
     }
 
     pub fn failed(&self, failure: Failure) -> Completion {
-        Completion::Failed { endpoint: self.endpoint, kind: self.told_kind(), context: self.context, failure }
+        Completion::Failed { endpoint: self.endpoint, kind: self.kind.told(), context: self.context, failure }
     }
 }
 

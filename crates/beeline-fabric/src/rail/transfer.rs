@@ -4,9 +4,11 @@
 //! 2. An operation is posted only if the completion queue has an entry for its completion: no provider has to cope
 //!    with a queue that overflows (`verbs` cannot). Entries for all receives and some operations are set aside when an
 //!    endpoint opens, so one whose peer hangs keeps no other from sending; the others are for who comes first.
-//! 3. Over iWARP a read is in flight alone on its endpoint. Soft-iWARP completes what was posted after a read before
+//! 3. Messages have places of their own: without one, who posts a write in each place that gets free would keep all
+//!    messages back. So writes and reads leave some of an endpoint's places, and of its entries, to messages.
+//! 4. Over iWARP a read is in flight alone on its endpoint. Soft-iWARP completes what was posted after a read before
 //!    it, and libfabric (1.17, prov/verbs), which takes completions for ordered, then frees what is in use.
-//! 4. The context that libfabric carries is a key into `Rail::operations`, never an address.
+//! 5. The context that libfabric carries is a key into `Rail::operations`, never an address.
 
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use slotmap::{Key, KeyData};
 
 use super::state::{
     Access, Buffers, Completion, Down, End, EndpointId, Event, Kind, Message, Operation, OperationId, OperationKind,
-    Remote, Slice, State,
+    Remote, Slice, State, own_of,
 };
 use super::{Options, Rail, fabric_error};
 use crate::error::{Error, Failure};
@@ -184,9 +186,11 @@ impl Rail {
         if self.port.iwarp && (end.reads > 0 || what == Kind::Read && end.in_flight > 0) {
             return Ok(false);
         }
-        let Options { operations, operations_own, completion_entries, .. } = self.options;
-        let has_entry = end.in_flight < operations_own || self.reserved + self.shared < completion_entries;
-        Ok(end.in_flight < operations && has_entry)
+        let Options { sends, operations, operations_own, completion_entries, .. } = self.options;
+        let kept = if what == Kind::Send { 0 } else { sends.min(operations / 2) };
+        let has_place = end.in_flight < operations && end.beside(what) < operations - kept;
+        let has_own = end.beside(what) < own_of(operations_own, what);
+        Ok(has_place && (has_own || self.reserved + self.shared < completion_entries))
     }
 
     /// Posts an operation that is not a receive, and keeps account of it when it is taken.
@@ -203,8 +207,10 @@ impl Rail {
         let id = self.operations.insert(Operation { endpoint, kind, context, number: end.posted });
         let posted = how(end, id.data().as_ffi());
         if posted == Ok(Posted::Taken) {
-            self.shared += usize::from(end.in_flight >= self.options.operations_own);
+            let what = kind.told();
+            self.shared += usize::from(end.beside(what) >= own_of(self.options.operations_own, what));
             (end.posted, end.in_flight) = (end.posted + 1, end.in_flight + 1);
+            end.messages += usize::from(what == Kind::Send);
             end.reads += usize::from(matches!(kind, OperationKind::Read { .. }));
         } else {
             self.operations.remove(id);
@@ -299,8 +305,10 @@ impl Rail {
                 }
             }
             OperationKind::Send { .. } | OperationKind::Write { .. } | OperationKind::Read { .. } => {
-                self.shared -= usize::from(end.in_flight > self.options.operations_own);
+                let what = operation.kind.told();
+                self.shared -= usize::from(end.beside(what) > own_of(self.options.operations_own, what));
                 end.in_flight -= 1;
+                end.messages -= usize::from(what == Kind::Send);
                 end.reads -= usize::from(matches!(operation.kind, OperationKind::Read { .. }));
                 if let OperationKind::Send { slot: Some(slot) } = operation.kind {
                     end.free_sends.push(slot);

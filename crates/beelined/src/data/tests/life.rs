@@ -8,7 +8,7 @@ use beeline_fabric::EndpointId;
 use super::super::link::{BUFFERS, Link};
 use super::super::sender::LinkId;
 
-/// Writes that the queue of a link takes.
+/// Writes that the queue of a link takes: messages have places of their own.
 const WRITES_MAX: usize = 48;
 
 /// Bytes of a connection.
