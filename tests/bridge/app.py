@@ -418,16 +418,19 @@ def linger(address, port):
     say(end=ending_of(sock))
 
 
-def urgent(address, port):
-    sock = connect(address, port, "urgent")
-    sock.sendall(b".before")
-    sock.send(b"!", socket.MSG_OOB)
-    sock.sendall(b"after")
-    sock.shutdown(socket.SHUT_WR)
-    data = b""
-    while more := sock.recv(1000):
-        data += more
-    say(parts=json.loads(data))
+def urgent(address, port, count):
+    began, parts = time.monotonic(), []
+    for _ in range(int(count)):
+        sock = connect(address, port, "urgent")
+        sock.sendall(b".before")
+        sock.send(b"!", socket.MSG_OOB)
+        sock.sendall(b"after")
+        sock.shutdown(socket.SHUT_WR)
+        data = b""
+        while more := sock.recv(1000):
+            data += more
+        parts.append(json.loads(data))
+    say(parts=parts, seconds=time.monotonic() - began)
 
 
 def pour(address, port):

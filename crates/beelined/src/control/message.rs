@@ -13,7 +13,7 @@ use crate::name::BridgeName;
 use crate::prefix::Prefix;
 
 /// The version of all that bridges say to each other.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// The most rails that a bridge offers.
 pub const RAILS_MAX: usize = 64;

@@ -10,7 +10,8 @@
 //! 1. Outward bytes stay in the app's ring until the other bridge has them ([`Sender`]). `ring_offset` is the offset of
 //!    the byte at the ring's front.
 //! 2. An urgent byte leaves the ring before it is acknowledged, because nothing behind it can be seen otherwise; it is
-//!    kept here until it is. It goes out by itself when all before it is acknowledged.
+//!    kept here until it is. It goes out by itself when all before it is acknowledged, which the other bridge is urged
+//!    to do at once.
 //! 3. Inward bytes are written as on any lane while they come in order and no other bridge writes into the ring by
 //!    itself. From then on each byte has its place in the ring for good (`in_place`).
 //! 4. The app's FIN, close or reset is told when all its bytes were sent; the other end's is said to the app when all
@@ -55,6 +56,8 @@ pub enum Outward {
     Bytes { offset: u64, bytes: u64, position: u32 },
     /// One urgent byte.
     Urgent { offset: u64, byte: u8 },
+    /// No bytes: that what was sent before this offset is to be acknowledged at once, as an urgent byte waits for it.
+    Urge { offset: u64 },
     /// The end.
     End { offset: u64, flags: u32 },
 }
@@ -95,6 +98,8 @@ pub struct Connection {
     sender: Sender,
     ring_offset: u64,
     urgent: Option<(u64, u8)>,
+    /// Before this offset the other bridge was urged to acknowledge.
+    told_urge: u64,
     /// The flags that were told.
     told_end: u32,
     /// The offset that was told with them.
@@ -110,6 +115,8 @@ pub struct Connection {
     told_limit: u64,
     /// Pieces that were placed since that was told.
     untold_pieces: usize,
+    /// What stands before this offset is acknowledged at once.
+    heard_urge: u64,
     /// What the other end said of its end.
     heard_end: Option<(u64, u32)>,
     /// The flags that were said to the app.
@@ -134,6 +141,7 @@ impl Connection {
             sender: Sender::new(window),
             ring_offset: 0,
             urgent: None,
+            told_urge: 0,
             told_end: 0,
             told_end_at: 0,
             end_lost: false,
@@ -143,6 +151,7 @@ impl Connection {
             told_placed: 0,
             told_limit: ring_bytes,
             untold_pieces: 0,
+            heard_urge: 0,
             heard_end: None,
             said_end: 0,
         }

@@ -110,6 +110,9 @@ pub enum Record<'a> {
     Resync { to: u64, from: u64, link: u64, placed: u64, limit: u64, ranges: Ranges<'a> },
     /// The sender writes and offers no more over the same rail, unless it is granted again. Body: to 8.
     Return { to: u64 },
+    /// An urgent byte waits behind what was sent: all bytes before `offset` are to be acknowledged as soon as they have
+    /// come. Body: to 8, offset 8.
+    Urge { to: u64, offset: u64 },
     /// The sender knows no connection of its own that the receiver calls `to` at its end. Body: to 8.
     Unknown { to: u64 },
     /// Is this link alive? Body: number 8.
@@ -146,6 +149,7 @@ const PING: u8 = 11;
 const PONG: u8 = 12;
 const UNKNOWN: u8 = 13;
 const RETURN: u8 = 14;
+const URGE: u8 = 15;
 
 /// A message as it comes in.
 pub struct Message<'a> {
@@ -238,6 +242,7 @@ fn decode(kind: u8, flags: u8, mut body: Body<'_>) -> Result<Record<'_>, Malform
         }
         UNKNOWN => Record::Unknown { to: body.u64()? },
         RETURN => Record::Return { to: body.u64()? },
+        URGE => Record::Urge { to: body.u64()?, offset: body.u64()? },
         PING => Record::Ping { number: body.u64()? },
         PONG => Record::Pong { number: body.u64()? },
         _ => return Err(Malformed("a record of an unknown kind")),

@@ -156,7 +156,8 @@ impl Connection {
         // The other end keeps in its ring what it does not know to have come, and begins no more pieces than it may.
         let urgent = placed_more >= self.ring_bytes.min(self.their_ring_bytes) / 4
             || self.owes_much_room()
-            || self.untold_pieces >= PIECES_MAX / 2;
+            || self.untold_pieces >= PIECES_MAX / 2
+            || self.told_placed < self.heard_urge && placed >= self.heard_urge;
         (placed_more != 0 || room_more != 0).then_some((urgent, placed, limit))
     }
 
@@ -169,6 +170,11 @@ impl Connection {
         let placed = self.reorder.prefix();
         let unread = self.lane.as_ref().and_then(|lane| lane.unread_by_peer().ok()).unwrap_or(0);
         placed.saturating_sub(unread.into()).saturating_add(self.ring_bytes).max(self.told_limit)
+    }
+
+    /// The other bridge waits for it to be said that everything before this offset has come.
+    pub fn urge(&mut self, offset: u64) {
+        self.heard_urge = self.heard_urge.max(offset);
     }
 
     /// Notes that this was acknowledged.

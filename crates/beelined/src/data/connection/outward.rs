@@ -72,6 +72,10 @@ impl Connection {
                 _ => Outward::Bytes { offset, bytes, position: position_of(position, self.ring_offset, offset) },
             }));
         }
+        if available < written && available > self.told_urge {
+            // An urgent byte stands there, which is seen when all before it has left the ring.
+            return Ok(Some(Outward::Urge { offset: available }));
+        }
         Ok(Some(self.ending(said, gone, written)))
     }
 
@@ -128,6 +132,11 @@ impl Connection {
     /// Notes that bytes from the offset that [`Connection::outward`] told were sent.
     pub fn sending(&mut self, offset: u64, bytes: u64, link: LinkId, how: How) {
         self.sender.sending(offset, bytes, link, how);
+    }
+
+    /// Notes that the other bridge was urged.
+    pub fn urged(&mut self, offset: u64) {
+        self.told_urge = offset;
     }
 
     /// Notes that the end was told.
@@ -189,6 +198,7 @@ impl Connection {
         self.sender.resync(link, std::iter::once((0, placed)).chain(ranges));
         self.acked(placed, limit, carried)?;
         self.end_lost = self.told_end != 0;
+        self.told_urge = 0;
         Ok(())
     }
 

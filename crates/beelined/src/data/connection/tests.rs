@@ -31,6 +31,42 @@ fn room_that_is_not_told_at_once_keeps_nobody_awake() {
 }
 
 #[test]
+fn what_stands_before_an_urgent_byte_is_acknowledged_at_once() {
+    let [(app, near), (_reader, far)] = [(); 2].map(|()| beeline_meeting::bridge::pair().unwrap());
+    let ring_bytes = near.ring_bytes().into();
+    let mut sender = Connection::new(1, Stage::Open, near, ring_bytes);
+    let mut receiver = Connection::new(2, Stage::Open, far, ring_bytes);
+    app.write(b"before").unwrap();
+    assert!(matches!(sender.outward(), Ok(Outward::Bytes { offset: 0, bytes: 6, .. })));
+    sender.sending(0, 6, 1, How::Inline);
+    receiver.data(0, b"bef", false).unwrap();
+    assert_eq!(sender.outward(), Ok(Outward::Nothing));
+    assert!(receiver.ack_due().is_some_and(|(urgent, ..)| !urgent));
+
+    assert_eq!(app.write_urgent(b'!'), Ok(true));
+    app.write(b"behind").unwrap();
+    assert_eq!(sender.outward(), Ok(Outward::Urge { offset: 6 }));
+    sender.urged(6);
+    assert_eq!(sender.outward(), Ok(Outward::Nothing));
+    // It may have been lost with a link.
+    sender.resynced(1, 0, ring_bytes, std::iter::once((0, 6)), |_| {}).unwrap();
+    assert_eq!(sender.outward(), Ok(Outward::Urge { offset: 6 }));
+    sender.urged(6);
+
+    // What it urges for may come later than it.
+    receiver.urge(6);
+    assert!(receiver.ack_due().is_some_and(|(urgent, ..)| !urgent));
+    receiver.data(3, b"ore", false).unwrap();
+    let (urgent, placed, limit) = receiver.ack_due().unwrap();
+    assert!(urgent && placed == 6);
+    receiver.acknowledged(placed, limit);
+    sender.acked(placed, limit, |_| {}).unwrap();
+    assert_eq!(sender.outward(), Ok(Outward::Urgent { offset: 6, byte: b'!' }));
+    sender.sending(6, 1, 1, How::Inline);
+    assert!(matches!(sender.outward(), Ok(Outward::Bytes { offset: 7, bytes: 6, .. })));
+}
+
+#[test]
 fn an_app_that_writes_behind_its_own_end_is_reset_by_its_own_bridge() {
     let urgent = |app: &LaneEnd| app.write_urgent(b'c').unwrap();
     let plain = |app: &LaneEnd| app.write(b"c").unwrap() == 1;

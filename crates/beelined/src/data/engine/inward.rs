@@ -108,6 +108,12 @@ impl Engine {
                     _ => self.reset(to),
                 }
             }
+            Record::Urge { to, offset } if self.is_of(to, peer) => {
+                if let Some(entry) = self.connections.get_mut(to) {
+                    entry.connection.urge(offset);
+                }
+                self.heat(to);
+            }
             Record::End { to, from, .. } if !self.is_of(to, peer) => {
                 self.answer(link, Record::Unknown { to: from });
             }
@@ -135,6 +141,7 @@ impl Engine {
         | Record::Offer { to, .. }
         | Record::Grant { to, .. }
         | Record::Return { to }
+        | Record::Urge { to, .. }
         | Record::Ack { to, .. }
         | Record::End { to, .. }
         | Record::Resync { to, .. }) = record

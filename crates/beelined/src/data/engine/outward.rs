@@ -129,6 +129,17 @@ impl Engine {
                     let data = Record::Data { to, offset, urgent: true, more: false, bytes: &[byte] };
                     self.push_counted(number, home, offset, 1, &data)
                 }
+                Outward::Urge { offset } => {
+                    let to = entry.connection.theirs;
+                    if !self.push(home, &Record::Urge { to, offset }) {
+                        self.note_waiting(number);
+                        break;
+                    }
+                    if let Some(entry) = self.connections.get_mut(number) {
+                        entry.connection.urged(offset);
+                    }
+                    Sent::Bytes(0)
+                }
                 // What the other bridge may give back when it has heard this must not be in use (see `finish`).
                 Outward::End { flags, .. } if flags & OVER != 0 && entry.in_flight != 0 => break,
                 Outward::End { offset, flags } => {

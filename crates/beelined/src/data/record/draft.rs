@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::{
     ACK, DATA, END, GRANT, HEADER_BYTES, MAGIC, MESSAGE_BYTES, MORE, OFFER, OPEN, OPENED, PING, PLACED, PONG,
-    RECORD_BYTES, REFUSED, RESYNC, RETURN, Record, UNKNOWN, URGENT,
+    RECORD_BYTES, REFUSED, RESYNC, RETURN, Record, UNKNOWN, URGE, URGENT,
 };
 
 /// A message that is being written.
@@ -148,6 +148,10 @@ impl Draft {
             Record::Return { to } => {
                 self.u64(to);
                 (RETURN, 0)
+            }
+            Record::Urge { to, offset } => {
+                self.u64s([to, offset]);
+                (URGE, 0)
             }
             Record::Unknown { to } => {
                 self.u64(to);

@@ -33,6 +33,7 @@ fn all<'a>(n: [u64; 5], a: [SocketAddr; 2], bytes: &'a [u8], ranges: &'a [u8]) -
         Record::Resync { to, from, link: key, placed: offset, limit: address, ranges: Ranges(ranges) },
         Record::Unknown { to: key },
         Record::Return { to: from },
+        Record::Urge { to, offset: address },
         Record::Ping { number: key },
         Record::Pong { number: to },
     ]
