@@ -6,8 +6,10 @@ use beeline_topo::stripe::{RailLife, Rates};
 
 use super::sender::LinkId;
 
-/// Bytes that may be unacknowledged on one link.
-const IN_FLIGHT_BYTES_MAX: u64 = 16 << 20;
+/// Bytes that may be unacknowledged on one link: those of all windows. With a bound of their own streams would wait
+/// for acknowledgements that are not due, as what has come is acknowledged when a quarter of a window is used. What is
+/// not on its way yet the rail's places bound.
+const IN_FLIGHT_BYTES_MAX: u64 = u64::MAX;
 
 /// See the module.
 #[derive(Default)]
@@ -69,7 +71,8 @@ impl LinkRates {
         }
     }
 
-    /// The link on which a chunk would arrive first. `links` are ids with what to return.
+    /// The link on which a chunk would arrive first; `None` if none of them is known. `links` are ids with what to
+    /// return.
     #[must_use]
     pub fn pick(&self, links: &[(LinkId, usize)], bytes: u64, now_ns: u64) -> Option<usize> {
         let lives: Vec<(usize, usize)> =

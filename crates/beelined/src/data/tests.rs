@@ -121,6 +121,18 @@ fn shares_of_two_rails_come_to_what_they_really_do() {
     assert!(wrong[wrong.len() * 3 / 4] < total / 12, "{wrong:?}");
 }
 
+/// Windows of 64 MiB, of which the slower rail, the home of every other stream, carries a twentieth.
+#[test]
+fn many_streams_give_the_slower_rail_no_more_than_it_carries_in_their_time() {
+    let rails = [(4_000, 4_000), (76_000, 76_000)];
+    let streams = vec![stream(2, 64 << 20, RING); 16];
+    let mut world = World::new(PUSHES, ACK_NS, &rails, &streams);
+    world.run(&[]);
+    let took_ns = world.inwards.iter().map(|inward| inward.done_at_ns).max().unwrap();
+    let percent = took_ns * 100 / (16 * (64 << 20) * 8 / 80);
+    assert!(world.in_flight_max[0] < 8 << 20 && percent < 115, "{:?}, {percent} %", world.in_flight_max);
+}
+
 #[test]
 fn a_rail_that_returns_takes_its_share_again() {
     let rails = [(40_000, 40_000); 2];

@@ -9,7 +9,7 @@ use super::super::link::{BUFFERS, Link};
 use super::super::sender::LinkId;
 
 /// Writes that the queue of a link takes: messages have places of their own.
-const WRITES_MAX: usize = 48;
+const WRITES_MAX: usize = 64;
 
 /// Bytes of a connection.
 #[derive(Clone, Copy, Debug)]

@@ -79,6 +79,8 @@ pub struct World {
     lives: Vec<Life>,
     last_link: LinkId,
     told: Vec<Told>,
+    /// The most bytes that were in the account of a link of each rail.
+    pub in_flight_max: Vec<u64>,
     pub outwards: Vec<Outward>,
     pub inwards: Vec<Inward>,
 }
@@ -105,6 +107,7 @@ impl World {
             lives: Vec::new(),
             last_link: 0,
             told: Vec::new(),
+            in_flight_max: vec![0; rails.len()],
             outwards: Vec::new(),
             inwards: Vec::new(),
         };
@@ -344,11 +347,12 @@ impl World {
     }
 
     /// Each link's account holds what its connections have on it.
-    fn look_at_accounts(&self) {
+    fn look_at_accounts(&mut self) {
         for life in self.lives.iter().filter(|life| life.sends) {
             let on_link = self.outwards.iter().flat_map(|outward| outward.sender.on_links());
             let bytes: u64 = on_link.filter(|(link, _)| *link == life.id).map(|(_, bytes)| bytes).sum();
             assert_eq!(self.rates.in_flight(life.id), bytes);
+            self.in_flight_max[life.rail] = self.in_flight_max[life.rail].max(bytes);
         }
     }
 
