@@ -103,6 +103,8 @@ pub struct Engine {
     /// Clients refused, by the byte of the verdict; no verdict has 0.
     refusals: [u64; Verdict::COUNT + 1],
     hot: Vec<u64>,
+    /// Empty: the memory of [`Engine::pump_hot`].
+    behind: Vec<u64>,
     /// Connections of which something has come that is not acknowledged.
     owing: Vec<u64>,
     /// Connections with something to send for which there were no credits, or no room in a queue. Any completion may
@@ -179,6 +181,7 @@ impl Engine {
             hellos: state::Hellos::default(),
             refusals: [0; Verdict::COUNT + 1],
             hot: Vec::new(),
+            behind: Vec::new(),
             owing: Vec::new(),
             waiting: Vec::new(),
             completions: Vec::new(),

@@ -21,6 +21,13 @@ pub(super) enum Sent {
     Wait,
 }
 
+/// What came of a connection's turn.
+struct Turn {
+    moved: bool,
+    /// It ended because others have theirs, or because there was no room.
+    wants_more: bool,
+}
+
 impl Engine {
     /// Adds a record to a link's message. `false` when it cannot be sent at the moment, or the link is gone.
     pub(super) fn push(&mut self, index: usize, record: &Record<'_>) -> bool {
@@ -64,25 +71,36 @@ impl Engine {
         busy
     }
 
-    /// Looks at all hot connections. Whether something moved.
+    /// Looks at all hot connections. Whether something moved. Who has had something of a link and wants more is behind
+    /// all others from then on: a few streams would use up each credit that comes.
     pub(super) fn pump_hot(&mut self) -> bool {
         let mut busy = false;
-        let mut index = 0;
-        while let Some(&number) = self.hot.get(index) {
-            let moved = match self.pump(number) {
-                Ok(moved) => moved,
+        let (mut hot, mut behind) = (std::mem::take(&mut self.hot), std::mem::take(&mut self.behind));
+        let (mut index, mut kept) = (0_usize, 0_usize);
+        while let Some(&number) = hot.get(index) {
+            index = index.saturating_add(1);
+            let turn = match self.pump(number) {
+                Ok(turn) => turn,
                 Err(broken) => {
                     self.conclude(number, Err(broken));
-                    true
+                    Turn { moved: true, wants_more: false }
                 }
             };
-            busy |= moved;
-            if self.finish(number) || !self.stays_hot(number, moved) {
-                self.hot.swap_remove(index);
-            } else {
-                index = index.saturating_add(1);
+            busy |= turn.moved;
+            if !self.finish(number) && self.stays_hot(number, turn.moved) {
+                if turn.moved && turn.wants_more {
+                    behind.push(number);
+                } else if let Some(place) = hot.get_mut(kept) {
+                    *place = number;
+                    kept = kept.saturating_add(1);
+                }
             }
+            // What became hot meanwhile has its turn, too.
+            hot.append(&mut self.hot);
         }
+        hot.truncate(kept);
+        hot.append(&mut behind);
+        (self.hot, self.behind) = (hot, behind);
         busy
     }
 
@@ -107,22 +125,29 @@ impl Engine {
         }
     }
 
-    /// Sends what a connection has. Whether something moved.
-    fn pump(&mut self, number: u64) -> Result<bool, Broken> {
+    /// Sends what a connection has.
+    fn pump(&mut self, number: u64) -> Result<Turn, Broken> {
         if self.awaits_server(number) {
-            return Ok(false);
+            return Ok(Turn { moved: false, wants_more: false });
         }
         let mut moved = self.announce(number);
+        let mut wants_more = true;
         let mut bytes_sent = 0_u64;
         for _ in 0..RECORDS_PER_ROUND {
-            let Some(entry) = self.connections.get_mut(number) else { return Ok(true) };
+            let Some(entry) = self.connections.get_mut(number) else {
+                return Ok(Turn { moved: true, wants_more: false });
+            };
             let Some(home) = entry.home.filter(|_| entry.connection.stage == Stage::Open) else {
                 // The answer makes it hot, or a link.
                 entry.connection.glance();
+                wants_more = false;
                 break;
             };
             let sent = match entry.connection.outward()? {
-                Outward::Nothing => break,
+                Outward::Nothing => {
+                    wants_more = false;
+                    break;
+                }
                 Outward::Bytes { offset, bytes, position } => self.send_bytes(number, home, offset, bytes, position),
                 Outward::Urgent { offset, byte } => {
                     let to = entry.connection.theirs;
@@ -165,7 +190,7 @@ impl Engine {
             }
         }
         self.acknowledge(number, moved);
-        Ok(moved)
+        Ok(Turn { moved, wants_more })
     }
 
     /// Says what must be said before anything else: questions, answers, and what we have after a link was lost. Whether

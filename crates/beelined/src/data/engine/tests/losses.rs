@@ -95,6 +95,47 @@ fn no_byte_is_lost_on_a_connection_that_is_made_while_one_end_alone_knows_of_a_l
     assert!(come == bytes);
 }
 
+#[test]
+fn streams_that_are_copied_share_the_credits_of_their_link() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    be_between_two_ports();
+    let [mut near, mut far] = engines();
+    let home = near.links.iter().position(Option::is_some);
+    let id = near.links[home.unwrap()].as_ref().unwrap().id;
+    for engine in [&mut near, &mut far] {
+        // Nothing is granted, and nothing goes over the other link.
+        (engine.tunables.registered_max, engine.tunables.stripe_min) = (1, u64::MAX);
+    }
+    let their_home = far.links.iter().position(|link| link.as_ref().is_some_and(|link| link.id == id));
+    let mut apps = Vec::new();
+    // More than a round's credits are for.
+    for _ in 0..8 {
+        let (number, writer) = connection(&mut near);
+        let (theirs, reader) = connection(&mut far);
+        for (engine, number, theirs, home) in [(&mut near, number, theirs, home), (&mut far, theirs, number, their_home)] {
+            let entry = engine.connections.get_mut(number).unwrap();
+            (entry.connection.theirs, entry.home, entry.stripe) = (theirs, home, Vec::new());
+        }
+        apps.push((number, theirs, writer, reader, Vec::new()));
+    }
+    let much = vec![7; 1 << 20];
+    for _ in 0..200 {
+        for (number, theirs, writer, reader, come) in &mut apps {
+            writer.write(&much).unwrap();
+            near.heat(*number);
+            far.heat(*theirs);
+            read(reader, come);
+        }
+        [&mut near, &mut far].into_iter().for_each(turn);
+    }
+    let come: Vec<usize> = apps.iter().map(|(.., come)| come.len()).collect();
+    let most = come.iter().max().unwrap();
+    assert!(come.iter().all(|bytes| *bytes > most / 2) && *most > 1 << 20, "{come:?}");
+    assert_eq!(near.counts.pushes, 0);
+}
+
 /// The lost links of which a connection would say a word.
 fn owed(engine: &mut Engine) -> Option<u64> {
     let (number, _app) = connection(engine);
