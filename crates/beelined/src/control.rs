@@ -37,7 +37,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, bail};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
-use connection::{Connection, Phase, Side, Up};
+use connection::{Connection, Phase, Side};
 use dialer::{Dialer, chance};
 use end::End;
 pub use event::{Event, PeerId, PeerUp};
@@ -263,8 +263,8 @@ impl Control {
         std::mem::take(&mut self.events)
     }
 
-    /// Reads the trusted certificates (and our own) again. Peers that are no longer trusted are gone. If it fails,
-    /// everything stays as it was.
+    /// Reads the trusted certificates (and our own) again. Peers that are no longer trusted are gone; one whose
+    /// certificate was renewed, and names all that it speaks for, stays. If it fails, everything stays as it was.
     pub fn reload(&mut self, now: Instant) -> anyhow::Result<Vec<String>> {
         let Trust::Certificates { tls, paths } = &mut self.trust else {
             bail!("the bridge runs with `insecure = true`, so there are no certificates to read");
@@ -274,9 +274,21 @@ impl Control {
             bail!("the new certificate has another name or other addresses; start the bridge again");
         }
         **tls = read;
-        let is_gone = |up: &Up| up.certificate.as_ref().is_some_and(|known| tls.trusted.find(known.der()).is_none());
-        let gone: Vec<PeerId> =
-            self.connections.values().filter(|c| c.up().is_some_and(is_gone)).map(|c| c.id).collect();
+        let mut gone = Vec::new();
+        for connection in self.connections.values_mut() {
+            let Phase::Up(up) = &mut connection.phase else { continue };
+            if up.certificate.as_ref().is_none_or(|known| tls.trusted.find(known.der()).is_some()) {
+                continue;
+            }
+            let renewed = tls.trusted.get(&up.name).filter(|renewed| {
+                let names = |claim: &Prefix| renewed.addresses.iter().any(|allowed| allowed.covers(*claim));
+                up.speaks_for.iter().all(names)
+            });
+            match renewed {
+                Some(renewed) => up.certificate = Some(renewed.clone()),
+                None => gone.push(connection.id),
+            }
+        }
         for peer in gone {
             self.end(peer, End::NoLongerTrusted, now);
         }
@@ -423,13 +435,32 @@ impl Control {
             if matches!(connection.phase, Phase::Closing { .. }) {
                 continue;
             }
-            let certificate = connection.up().and_then(|up| up.certificate.as_ref());
-            let result = match certificate {
-                Some(certificate) if certificate.has_expired_at(SystemTime::now()) => Err(End::Expired),
-                _ => connection.session.tick(now).and_then(|()| connection.flush()),
-            };
+            self.heed_expiry(&mut connection);
+            let result = connection.session.tick(now).and_then(|()| connection.flush());
             self.settle_down(connection, result, now);
         }
+        self.dial_due(now);
+    }
+
+    /// A peer whose certificate has expired, be it by a jump of the clock, speaks for nobody until it holds again:
+    /// there are no new connections from it or to it, and those that stand go on.
+    fn heed_expiry(&mut self, connection: &mut Connection) {
+        let id = connection.id;
+        let Phase::Up(up) = &mut connection.phase else { return };
+        let has_expired = up.certificate.as_ref().is_some_and(|known| known.has_expired_at(SystemTime::now()));
+        if std::mem::replace(&mut up.has_expired, has_expired) == has_expired {
+            return;
+        }
+        if has_expired {
+            log::line(format_args!("the certificate of peer {} has expired: no new connections", up.name));
+            self.routes.remove(id);
+        } else {
+            log::line(format_args!("the certificate of peer {} holds again", up.name));
+            self.routes.add(up.name.clone(), id, up.speaks_for.clone());
+        }
+    }
+
+    fn dial_due(&mut self, now: Instant) {
         for index in 0..self.dialers.len() {
             let dialer = &self.dialers[index];
             if dialer.due().is_some_and(|at| at <= now) && !self.has(&dialer.peer.name) {

@@ -43,6 +43,8 @@ pub struct Up {
     pub name: BridgeName,
     /// Its certificate, if there are certificates.
     pub certificate: Option<Certificate>,
+    /// It has expired.
+    pub has_expired: bool,
     /// Which start of it.
     pub instance: u64,
     /// What it speaks for.

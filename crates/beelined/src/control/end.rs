@@ -43,8 +43,6 @@ pub enum End {
     Stranger,
     /// The certificate was trusted when the connection was made, and is no more.
     NoLongerTrusted,
-    /// The certificate has expired meanwhile.
-    Expired,
     /// There is a better connection to the same bridge.
     Duplicate,
     /// The other bridge has started again and made a new connection.
@@ -76,7 +74,6 @@ impl End {
             Self::Beyond(_) => "beyond",
             Self::Stranger => "stranger",
             Self::NoLongerTrusted => "no_longer_trusted",
-            Self::Expired => "expired",
             Self::Duplicate => "duplicate",
             Self::Restarted => "restarted",
             Self::Crowded => "crowded",
@@ -124,7 +121,6 @@ impl fmt::Display for End {
             Self::Beyond(prefix) => write!(f, "it claims {prefix}, which it may not speak for"),
             Self::Stranger => f.write_str("no bridge of this name at this address is configured"),
             Self::NoLongerTrusted => f.write_str("its certificate is no longer trusted"),
-            Self::Expired => f.write_str("its certificate has expired"),
             Self::Duplicate => f.write_str("there is another connection between the two"),
             Self::Restarted => f.write_str("the other bridge has started again"),
             Self::Crowded => f.write_str("too many connections wait to say who they are"),

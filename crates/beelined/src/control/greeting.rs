@@ -111,6 +111,7 @@ impl Control {
         connection.phase = Phase::Up(Box::new(Up {
             name: up_name,
             certificate,
+            has_expired: false,
             instance,
             speaks_for: up_speaks_for,
             rails: up_rails,

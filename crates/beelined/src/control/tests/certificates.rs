@@ -247,6 +247,55 @@ fn peers_that_are_no_longer_trusted_are_gone() {
 }
 
 #[test]
+fn a_renewed_certificate_ends_no_connection() {
+    let (mut alpha, mut beta) = friends();
+    let mut world = World::new();
+    let a = alpha.start(&mut world, &[]);
+    beta.start(&mut world, &[&alpha]);
+    world.both_up();
+    let peer = world.up(a).unwrap().peer;
+    let renew = |world: &mut World, address: &str| {
+        alpha.trust(&Host::new("beta", address));
+        let now = world.now;
+        world.control(a).reload(now).unwrap();
+        world.pass(Duration::from_secs(3));
+    };
+    renew(&mut world, "10.0.0.2");
+    assert_eq!(world.up(a).map(|up| up.peer), Some(peer));
+    assert_eq!(world.control(a).peers(Instant::now())[0].certificate_days, Some(28));
+    // One that no longer names what it speaks for.
+    renew(&mut world, "10.0.0.3");
+    assert!(world.up(a).is_none());
+    assert!(matches!(world.last_down(a), Some(End::NoLongerTrusted)));
+}
+
+#[test]
+fn a_certificate_that_expires_ends_no_connection_and_makes_none() {
+    const SOON: Duration = Duration::from_secs(3);
+    let (mut alpha, mut beta) =
+        (Host::new("alpha", "10.0.0.1"), Host::with_validity("beta", "10.0.0.2", SystemTime::now() - DAY, DAY + SOON));
+    alpha.trust(&beta);
+    beta.trust(&alpha);
+    let mut world = World::new();
+    let a = alpha.start(&mut world, &[]);
+    beta.start(&mut world, &[&alpha]);
+    world.both_up();
+    let peer = world.up(a).unwrap().peer;
+    assert_eq!(world.control(a).peer_for(ip("10.0.0.2")), Some(peer));
+    std::thread::sleep(SOON + Duration::from_secs(1));
+    world.pass(Duration::from_secs(3));
+    assert_eq!(world.up(a).map(|up| up.peer), Some(peer));
+    assert_eq!(world.control(a).peer_for(ip("10.0.0.2")), None);
+    assert!(!world.control(a).speaks_for(peer, ip("10.0.0.2")));
+
+    alpha.trust(&Host::new("beta", "10.0.0.2"));
+    let now = world.now;
+    world.control(a).reload(now).unwrap();
+    world.pass(Duration::from_secs(3));
+    assert_eq!(world.control(a).peer_for(ip("10.0.0.2")), Some(peer));
+}
+
+#[test]
 fn a_reload_that_fails_changes_nothing() {
     let (mut alpha, mut beta) = friends();
     let mut world = World::new();
