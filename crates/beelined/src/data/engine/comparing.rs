@@ -13,6 +13,7 @@
 //! 5. A peer whose TCP end cannot be reached is not measured, and the bridge is used.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use beeline_meeting::bridge::{self, LaneEnd, flags};
@@ -172,6 +173,25 @@ impl Engine {
             return false;
         };
         let Ok((client, server)) = bridge::pair() else { return false };
+        let (spins, results) = (!self.few_cpus, self.comparer.measured.0.clone());
+        // What a thread is begun with is dropped when there is none, and an end that is dropped is never closed.
+        let (hand, taken) = mpsc::channel();
+        let round = move || {
+            let Ok(client) = taken.recv() else { return };
+            priority::be_ordinary();
+            let mut way = LaneWay::new(client, spins);
+            let result = way.await_verdict(Instant::now() + PATIENCE).and_then(|()| {
+                let mut tcp = TcpWay::connect(address, &token, PATIENCE)?;
+                measure(&mut way, &mut tcp)
+            });
+            // Nobody takes it when the bridge ends.
+            let _ = results.send((id, way, result));
+        };
+        if let Err(error) = std::thread::Builder::new().name("measures".into()).stack_size(256 << 10).spawn(round) {
+            [client, server].into_iter().for_each(drop_end);
+            self.measured(id, Err(error));
+            return false;
+        }
         let name = ConnName { client: SocketAddr::new(own, 1).into(), server: MEASURED.into() };
         let number = match self.enter(name, server, index, Stage::Asked, 0, None) {
             Ok(number) => number,
@@ -187,19 +207,7 @@ impl Engine {
         }
         self.choose_home(number, None);
         self.heat(number);
-        let (spins, results) = (!self.few_cpus, self.comparer.measured.0.clone());
-        let round = move || {
-            priority::be_ordinary();
-            let mut way = LaneWay::new(client, spins);
-            let result = way.await_verdict(Instant::now() + PATIENCE).and_then(|()| {
-                let mut tcp = TcpWay::connect(address, &token, PATIENCE)?;
-                measure(&mut way, &mut tcp)
-            });
-            // Nobody takes it when the bridge ends.
-            let _ = results.send((id, way, result));
-        };
-        self.comparer.runs =
-            std::thread::Builder::new().name("measures".into()).stack_size(256 << 10).spawn(round).is_ok();
+        self.comparer.runs = hand.send(client).is_ok();
         self.comparer.runs
     }
 
@@ -209,8 +217,12 @@ impl Engine {
             return Err(Refusal::Full);
         }
         let (client, server) = bridge::pair().map_err(|_| Refusal::Full)?;
-        if !server.take() || serve_lane(server, !self.few_cpus, self.comparer.served_back.0.clone()).is_err() {
-            drop_end(client);
+        let served = match server.take() {
+            true => serve_lane(server, !self.few_cpus, self.comparer.served_back.0.clone()),
+            false => Err(Box::new(server)),
+        };
+        if let Err(server) = served {
+            [client, *server].into_iter().for_each(drop_end);
             return Err(Refusal::Full);
         }
         self.comparer.served = self.comparer.served.saturating_add(1);

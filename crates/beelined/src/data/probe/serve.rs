@@ -99,14 +99,20 @@ fn serve_tcp(mut stream: TcpStream, from: SocketAddr, guests: &Guests) -> io::Re
 /// Serves a lane from a thread of its own. The lane comes back when it is over.
 ///
 /// # Errors
-/// There is no thread; the lane is given back with it.
-pub fn serve_lane(lane: LaneEnd, spins: bool, back: mpsc::Sender<LaneWay>) -> io::Result<()> {
-    std::thread::Builder::new().name("measured".into()).stack_size(256 << 10).spawn(move || {
+/// There is no thread: the lane.
+pub fn serve_lane(lane: LaneEnd, spins: bool, back: mpsc::Sender<LaneWay>) -> Result<(), Box<LaneEnd>> {
+    // What a thread is begun with is dropped when there is none, and an end that is dropped is never closed.
+    let (hand, taken) = mpsc::channel();
+    let serve = move || {
+        let Ok(lane) = taken.recv() else { return };
         priority::be_ordinary();
         let mut way = LaneWay::new(lane, spins);
         let _ = answer(&mut way, PATIENCE, Instant::now() + SERVED_MOST);
         // Nobody takes it when the bridge ends, and the kernel takes it then.
         let _ = back.send(way);
-    })?;
-    Ok(())
+    };
+    match std::thread::Builder::new().name("measured".into()).stack_size(256 << 10).spawn(serve) {
+        Ok(_) => hand.send(lane).map_err(|mpsc::SendError(lane)| Box::new(lane)),
+        Err(_) => Err(Box::new(lane)),
+    }
 }

@@ -1,6 +1,9 @@
 //! Both ways, within this process.
 
+use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::process::Command;
 use std::sync::mpsc;
 
 use beeline_meeting::bridge;
@@ -37,7 +40,7 @@ fn a_round_over_a_lane_and_over_tcp_is_whole() {
     let (client, server) = bridge::pair().unwrap();
     assert!(server.take());
     let (back, ended) = mpsc::channel();
-    serve_lane(server, false, back).unwrap();
+    assert!(serve_lane(server, false, back).is_ok());
     let mut lane = LaneWay::new(client, false);
     let mut tcp = TcpWay::connect(to, &token, Duration::from_secs(1)).unwrap();
     let round = measure(&mut lane, &mut tcp).unwrap();
@@ -50,6 +53,48 @@ fn a_round_over_a_lane_and_over_tcp_is_whole() {
     assert!(round[0].bridge.iter().all(|ns| (1..ROUND.as_nanos() as u64 * 2).contains(ns)));
     lane.close();
     ended.recv_timeout(Duration::from_secs(5)).unwrap().close();
+}
+
+/// What tells the test that it is in a process of its own.
+const ALONE: &str = "BEELINED_TEST_ALONE";
+
+#[test]
+fn without_a_thread_nothing_of_a_lane_is_left() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    if std::env::var_os(ALONE).is_none() {
+        let name = concat!(module_path!(), "::without_a_thread_nothing_of_a_lane_is_left");
+        let (_, name) = name.split_once("::").unwrap();
+        let program = std::env::current_exe().unwrap();
+        let done = Command::new(program).args([name, "--exact", "--nocapture"]).env(ALONE, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&done.stdout);
+        let complaint = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success() && said.contains("1 passed"), "{said}\n{complaint}");
+        return;
+    }
+    let (back, _ended) = mpsc::channel();
+    let lowest = || File::open("/dev/null").unwrap().as_raw_fd();
+    let drop_end = |lane: bridge::LaneEnd| {
+        lane.say(bridge::flags::RESET | bridge::flags::CLOSED);
+        lane.retire();
+    };
+    let mut numbers = Vec::new();
+    // The first lane is made, and the others are the same again.
+    for round in 0..8 {
+        let (client, server) = bridge::pair().unwrap();
+        assert!(server.take());
+        if round == 0 {
+            nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NPROC, 0, 0).unwrap();
+            // Root may have any number of threads. The call, unlike libc's function, is about this one alone.
+            // SAFETY: it takes numbers.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) }, 0);
+        }
+        let server = serve_lane(server, false, back.clone()).err().expect("there is a thread");
+        [client, *server].into_iter().for_each(drop_end);
+        numbers.push(lowest());
+    }
+    assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
 }
 
 #[test]
