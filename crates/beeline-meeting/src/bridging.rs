@@ -333,6 +333,12 @@ impl LaneEnd {
         self.memory.pieces(end, 0, self.memory.ring_bytes())[0]
     }
 
+    /// Whether no connection before this one can have left bytes in the rings, as far as this process knows.
+    #[must_use]
+    pub fn is_fresh(&self) -> bool {
+        !self.lane.was_bridged()
+    }
+
     /// Bytes the peer has not read yet.
     ///
     /// # Errors
@@ -442,6 +448,7 @@ impl LaneEnd {
         if !whole {
             self.lane.spoil();
         }
+        self.lane.note_bridged();
         pool::retire(self.lane, self.end, whole);
     }
 }

@@ -77,6 +77,8 @@ pub struct PooledLane {
     served: AtomicU32,
     /// 1 when a ring of the lane may have been filled beyond [`SMALL_BYTES`], and keeps that memory.
     large: AtomicU32,
+    /// 1 when its rings may hold bytes of a connection to another host, which is over.
+    bridged: AtomicU32,
     /// The lane's memfd, hidden, if it is kept.
     memfd: FdCell,
     /// Client: the TCP socket that holds the port of an explicit bind, plus one; 0 for none.
@@ -238,6 +240,16 @@ impl PooledLane {
         self.large.load(Relaxed) == 0
     }
 
+    /// A connection to another host is over.
+    pub(super) fn note_bridged(&self) {
+        self.bridged.store(1, Relaxed);
+    }
+
+    /// Whether its rings may hold bytes of a connection to another host, which is over.
+    pub(super) fn was_bridged(&self) -> bool {
+        self.bridged.load(Relaxed) != 0
+    }
+
     /// The lane must not be used again.
     pub fn spoil(&self) {
         self.reusable.store(0, Relaxed);
@@ -267,6 +279,7 @@ impl PooledLane {
         self.spent.store(0, Relaxed);
         self.served.store(0, Relaxed);
         self.large.store(0, Relaxed);
+        self.bridged.store(0, Relaxed);
         self.memfd.set(None);
         self.holder.set(None);
         self.cookie.store(0, Relaxed);

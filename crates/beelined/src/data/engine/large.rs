@@ -49,7 +49,7 @@ impl Engine {
         let grant = entry.grants.iter().find(|grant| grant.link == id)?;
         let (remote, base, their_ring) = (grant.remote, grant.base, grant.ring);
         let chunk = self.tunables.chunk.max(self.tunables.inline_max);
-        if bytes >= self.tunables.pull_min && self.may_read_over(rail) {
+        if bytes >= self.tunables.pull_min && self.may_offer(number, rail) {
             return self.offer(number, index, offset, bytes.min(chunk.max(self.tunables.pull_min)), position);
         }
         let bytes = bytes.min(chunk);

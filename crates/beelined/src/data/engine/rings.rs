@@ -9,10 +9,13 @@
 //!    [`REFUSED_NS`].
 //! 4. A sender that has sent nothing large for [`IDLE_NS`], of which all is acknowledged, gives its grants back
 //!    ([`Record::Return`]). Each end closes a region that no link may use any more, and that nothing of its own uses.
+//! 5. Who reads what is offered can read the whole ring. So a ring is registered for that only where it may be read,
+//!    and if no connection before has left its bytes there: a lane that is used again has its pieces pushed.
 
 use std::sync::{Arc, OnceLock};
 
 use beeline_fabric::{Access, RegionId};
+use beeline_meeting::bridge::LaneEnd;
 use nix::unistd::SysconfVar;
 
 use super::super::record::Record;
@@ -66,6 +69,7 @@ impl OpenRail {
 impl Engine {
     /// The region of a connection's ring on a rail, registered when it is first asked for.
     pub(super) fn region(&mut self, number: u64, rail: usize, written: bool) -> Option<RegionId> {
+        let may_read = self.may_read_over(rail);
         let entry = self.connections.get_mut(number)?;
         let known = entry.rings.iter().find(|known| known.rail == rail && known.written == written);
         if let Some(known) = known {
@@ -78,19 +82,30 @@ impl Engine {
         }
         // SAFETY: the lane is given back in `finish` only, after all regions of the connection are closed.
         let ring = unsafe { Ring::of(lane, written) }?;
+        let offered = !written && may_read && lane.is_fresh();
         let access = match written {
             true => Access::REMOTE_WRITE | Access::TARGET,
-            false => Access::SOURCE | Access::REMOTE_READ,
+            false if offered => Access::SOURCE | Access::REMOTE_READ,
+            false => Access::SOURCE,
         };
         match open.rail.register(Arc::new(ring), access) {
             Ok(region) => {
-                entry.rings.push(KnownRing { rail, written, region });
+                entry.rings.push(KnownRing { rail, written, offered, region });
                 Some(region)
             }
             Err(error) => {
                 open.refused_ring(&error, self.now_ns);
                 None
             }
+        }
+    }
+
+    /// Whether bytes of a connection's ring may be offered over a rail (rule 5).
+    pub(super) fn may_offer(&self, number: u64, rail: usize) -> bool {
+        let Some(entry) = self.connections.get(number).filter(|_| self.may_read_over(rail)) else { return false };
+        match entry.rings.iter().find(|known| known.rail == rail && !known.written) {
+            Some(known) => known.offered,
+            None => entry.connection.lane().is_some_and(LaneEnd::is_fresh),
         }
     }
 

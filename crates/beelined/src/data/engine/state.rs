@@ -126,6 +126,8 @@ pub(super) struct KnownRing {
     pub(super) rail: usize,
     /// The one that our end of the lane writes; else the one it reads.
     pub(super) written: bool,
+    /// The peer's network card may read it.
+    pub(super) offered: bool,
     pub(super) region: RegionId,
 }
 

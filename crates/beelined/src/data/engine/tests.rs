@@ -256,6 +256,59 @@ fn what_a_reset_leaves_unacknowledged_burdens_no_link() {
 }
 
 #[test]
+fn a_ring_is_offered_where_it_may_be_read_and_holds_nothing_of_another_connection() {
+    be_alone();
+    let mut engine = engine();
+    let rails = their_rails(&engine, 1, 1);
+    peer_up(&mut engine, "a-0", rails);
+    let mut kept = Vec::new();
+    // Another test may take the lane that this one gives back.
+    for attempt in 0.. {
+        assert!(attempt < 100, "no lane comes again");
+        engine.tunables.pull_over_tcp = 1;
+        let (number, app) = connection(&mut engine);
+        if !engine.may_offer(number, 0) {
+            kept.push(app);
+            continue;
+        }
+        let ring = app.ring(true).0;
+        assert!(engine.region(number, 0, false).is_some());
+        let known = engine.connections.get(number).unwrap().rings[0];
+        assert!(known.offered && engine.may_offer(number, 0));
+        engine.connections.get_mut(number).unwrap().rings.clear();
+        engine.close_ring(number, known);
+        while engine.connections.get(number).unwrap().closing != 0 {
+            engine.hear_events(0);
+        }
+        app.say(bridge::flags::FIN | bridge::flags::CLOSED);
+        engine.connections.get_mut(number).unwrap().connection.unheard();
+        assert!(engine.finish(number));
+        app.retire();
+
+        let (number, app) = connection(&mut engine);
+        let is_again = app.ring(true).0 == ring;
+        kept.push(app);
+        if is_again {
+            assert!(!engine.may_offer(number, 0));
+            break;
+        }
+    }
+    // What was registered for nobody to read is not offered later.
+    let number = loop {
+        engine.tunables.pull_over_tcp = 1;
+        let (number, app) = connection(&mut engine);
+        kept.push(app);
+        if engine.may_offer(number, 0) {
+            break number;
+        }
+    };
+    engine.tunables.pull_over_tcp = 0;
+    assert!(!engine.may_offer(number, 0) && engine.region(number, 0, false).is_some());
+    engine.tunables.pull_over_tcp = 1;
+    assert!(!engine.may_offer(number, 0));
+}
+
+#[test]
 fn links_that_come_and_go_at_once_are_one_placing() {
     be_alone();
     let mut engine = engine();
