@@ -177,3 +177,21 @@ fn a_queue_that_has_no_room_for_an_endpoint_says_so() {
         })
     });
 }
+
+#[test]
+fn who_cannot_be_accepted_for_lack_of_memory_is_refused() {
+    // More than there are addresses.
+    let mut a = Side::new(Options { message_bytes: 1 << 41, ..Options::default() });
+    let mut b = Side::new(Options::default());
+    let to = a.rail.listen(0).unwrap();
+    let to_a = b.rail.connect(to, b"").unwrap();
+    let request = until(&mut a, &mut b, "a request", |a, _| a.take_request());
+    let error = a.rail.accept(request, b"").unwrap_err();
+    assert!(matches!(error, Error::NoMemory { .. }), "{error}");
+    until(&mut a, &mut b, "a refusal", |_, b| {
+        b.events.pop().map(|event| match event {
+            Event::Refused { endpoint, .. } => assert_eq!(endpoint, to_a),
+            other => panic!("{other:?}"),
+        })
+    });
+}

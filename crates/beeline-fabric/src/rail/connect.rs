@@ -14,12 +14,19 @@ use super::state::{Down, End, EndpointId, Event, Operation, OperationId, Operati
 use super::{Options, Rail, fabric_error, failing, registration_error};
 use crate::error::{Error, Failure};
 use crate::ffi;
-use crate::handles::{Endpoint, Info, Listener, RawEventKind};
+use crate::handles::{Endpoint, Info, Listener, RawEventKind, Registration};
 use crate::memory::Pool;
 
 /// Most private data that every provider carries with a request, an acceptance or a refusal. (RDMA CM over
 /// InfiniBand has 56 bytes for a request; libfabric and our length take one each.)
 pub const PRIVATE_DATA_BYTES_MAX: usize = 48;
+
+/// The buffers of an endpoint that is being opened. Field order is closing order.
+struct EndBuffers {
+    /// Of `pool`.
+    registration: Registration,
+    pool: Pool,
+}
 
 impl Rail {
     /// Listens on the rail's address, at `number` or, for 0, at a number of the system's choice.
@@ -47,7 +54,8 @@ impl Rail {
         let fail = failing(&self.name, "connect");
         let data = self.packed(data)?;
         let info = self.port.info.with_target(&to).map_err(&fail)?;
-        let id = self.open_end(info, true)?;
+        let buffers = self.buffers_of_end()?;
+        let id = self.open_end(info, buffers, true)?;
         self.begin(id, &data, Endpoint::connect).map_err(fail)?;
         Ok(id)
     }
@@ -57,12 +65,15 @@ impl Rail {
         let fail = failing(&self.name, "accept");
         let data = self.packed(data)?;
         let info = self.requests.remove(&request.id).ok_or_else(|| self.request_gone())?;
-        if let Err(error) = self.check_room_for_end() {
-            // A refusal is better than silence.
-            self.refuse(&info, &[]).map_err(&fail)?;
-            return Err(error);
-        }
-        let id = self.open_end(info, false)?;
+        let buffers = match self.buffers_of_end() {
+            Ok(buffers) => buffers,
+            Err(error) => {
+                // A refusal is better than silence. Later there is nothing to refuse: the endpoint has the request.
+                self.refuse(&info, &[]).map_err(&fail)?;
+                return Err(error);
+            }
+        };
+        let id = self.open_end(info, buffers, false)?;
         self.begin(id, &data, Endpoint::accept).map_err(fail)?;
         Ok(id)
     }
@@ -114,23 +125,31 @@ impl Rail {
         Err(Error::CompletionQueueFull { rail: self.name.to_string(), entries })
     }
 
-    /// Opens an endpoint and gives it its buffers: all receives are posted before the peer can send.
-    fn open_end(&mut self, info: Info, ours: bool) -> Result<EndpointId, Error> {
+    /// What an endpoint needs before it is opened.
+    fn buffers_of_end(&self) -> Result<EndBuffers, Error> {
         self.check_room_for_end()?;
-        let Options { receives, sends, operations, message_bytes, .. } = self.options;
+        let Options { receives, sends, message_bytes, .. } = self.options;
         let slots = receives + sends;
         let pool = Pool::new(slots, message_bytes)
             .map_err(|error| Error::NoMemory { bytes: slots * message_bytes, text: error.to_string() })?;
-        let fail = |action| failing(&self.name, action);
         let (base, bytes) = (pool.base(), pool.bytes());
         // SAFETY: the pool stays until `close_end`, which drops it after the registration and only when both the
         // endpoint and the registration are closed.
         let registration = unsafe { self.register_range(base, bytes, ffi::ACCESS_MESSAGES) }
             .map_err(registration_error(&self.name))?;
+        Ok(EndBuffers { registration, pool })
+    }
+
+    /// Opens an endpoint and gives it its buffers: all receives are posted before the peer can send.
+    fn open_end(&mut self, info: Info, buffers: EndBuffers, ours: bool) -> Result<EndpointId, Error> {
+        let Options { receives, sends, operations, .. } = self.options;
+        let slots = receives + sends;
+        let fail = |action| failing(&self.name, action);
         let sizes = (operations, receives);
         let endpoint = Endpoint::open(&self.domain, info, &self.events, &self.completions, sizes)
             .map_err(fail("open an endpoint"))?;
         let fid = endpoint.fid();
+        let EndBuffers { registration, pool } = buffers;
         let id = self.ends.insert(End {
             endpoint,
             state: State::Connecting,
