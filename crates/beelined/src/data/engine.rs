@@ -38,6 +38,7 @@ mod tag;
 mod taken;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
@@ -67,8 +68,10 @@ pub use state::Counts;
 /// Rounds between two looks at what the kernel has, while there is other news; and the time, as a round may be long.
 const ROUNDS_PER_LOOK: u32 = 64;
 const LOOK_NS: u64 = 2_000_000;
-/// Looks without news after which a lane is armed, if others keep the bridge awake.
+/// Looks without news after which a lane is armed, if others keep the bridge awake; and looks in vain of one that waits
+/// for a link.
 const COLD_AFTER: u32 = 2048;
+const WAITING_COLD_AFTER: u32 = 64;
 /// How often links are looked after.
 const CARE_NS: u64 = 100_000_000;
 /// The longest sleep.
@@ -107,9 +110,9 @@ pub struct Engine {
     behind: Vec<u64>,
     /// Connections of which something has come that is not acknowledged.
     owing: Vec<u64>,
-    /// Connections with something to send for which there were no credits, or no room in a queue. Any completion may
-    /// have made some.
+    /// Connections that wait for a link of which nothing is known, and all that wait for one ([`waiting`]).
     waiting: Vec<u64>,
+    waiters: usize,
     completions: Vec<Completion>,
     own_time: OwnTime,
     patience_ns: u64,
@@ -184,6 +187,7 @@ impl Engine {
             behind: Vec::new(),
             owing: Vec::new(),
             waiting: Vec::new(),
+            waiters: 0,
             completions: Vec::new(),
             own_time: OwnTime::default(),
             patience_ns: u64::try_from(parts.patience.as_nanos()).unwrap_or(u64::MAX),
@@ -435,26 +439,6 @@ impl Engine {
                 entry.hot = true;
                 self.hot.push(number);
             }
-        }
-    }
-
-    /// Lets connections that had to wait try again.
-    fn heat_waiting(&mut self) {
-        for number in std::mem::take(&mut self.waiting) {
-            if let Some(entry) = self.connections.get_mut(number) {
-                entry.waits = false;
-            }
-            self.heat(number);
-        }
-    }
-
-    /// Notes that a connection could not send what it has.
-    fn note_waiting(&mut self, number: u64) {
-        if let Some(entry) = self.connections.get_mut(number)
-            && !entry.waits
-        {
-            entry.waits = true;
-            self.waiting.push(number);
         }
     }
 

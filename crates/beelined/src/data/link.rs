@@ -50,6 +50,8 @@ pub struct Link {
     pub up: bool,
     /// Reads that wait until the queue takes them.
     pub reads: VecDeque<Read>,
+    /// Connections that wait until it takes what they have.
+    pub waiting: Vec<u64>,
     draft: Draft,
     /// What must be said and found no room in the message.
     answers: VecDeque<Record<'static>>,
@@ -79,6 +81,7 @@ impl Link {
             listens_first: false,
             up: false,
             reads: VecDeque::new(),
+            waiting: Vec::new(),
             draft: Draft::new(),
             answers: VecDeque::new(),
             credits: BUFFERS,

@@ -185,7 +185,7 @@ impl Engine {
                 probe: name.server.address() == MEASURED,
                 accepted: stage == Stage::Open,
                 in_flight: 0,
-                waits: false,
+                waits: None,
                 hot: false,
                 owes: false,
                 idle: 0,

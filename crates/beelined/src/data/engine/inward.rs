@@ -15,11 +15,18 @@ const READS_WAITING_MAX: usize = 1 << 16;
 impl Engine {
     /// An operation on a rail is done.
     pub(super) fn completed(&mut self, rail: usize, completion: Completion) {
+        if let Completion::Done { endpoint, .. } = completion
+            && self.waiters != 0
+            && let Some(index) = self.by_endpoint.get(&(rail, endpoint)).copied()
+        {
+            self.heat_waiting_on(index);
+        }
         match completion {
             Completion::Received { endpoint, message } => {
                 let link = self.by_endpoint.get(&(rail, endpoint)).copied();
                 if let Some(index) = link {
                     self.came(index, message.bytes());
+                    self.heat_waiting_on(index);
                 }
                 // Of a link that is closed there is no buffer to give back.
                 let recycled = self.rails.get_mut(rail).map(|rail| rail.rail.recycle(message));
@@ -49,7 +56,7 @@ impl Engine {
     fn operation_over(&mut self, number: u64) {
         if let Some(entry) = self.connections.get_mut(number) {
             entry.in_flight = entry.in_flight.saturating_sub(1);
-            if entry.in_flight == 0 {
+            if entry.in_flight == 0 || entry.waits.is_some() {
                 self.heat(number);
             }
         }

@@ -298,7 +298,7 @@ impl Engine {
 
     /// Closes our end of a link: nothing of it can land any more.
     pub(super) fn close_link(&mut self, index: usize) -> Option<Link> {
-        let link = self.links.get_mut(index).and_then(Option::take)?;
+        let mut link = self.links.get_mut(index).and_then(Option::take)?;
         self.by_endpoint.remove(&(link.rail, link.endpoint));
         if let Some(rail) = self.rails.get_mut(link.rail)
             && let Err(error) = rail.rail.close(link.endpoint)
@@ -308,6 +308,7 @@ impl Engine {
         for read in &link.reads {
             self.read_done(read.pull, false);
         }
+        self.heat_listed(std::mem::take(&mut link.waiting));
         Some(link)
     }
 

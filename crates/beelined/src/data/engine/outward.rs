@@ -6,7 +6,7 @@ use super::super::connection::{Broken, OVER, Outward, Stage};
 use super::super::link::MESSAGE_DATA_BYTES;
 use super::super::record::{Record, encode_ranges, ranges};
 use super::super::sender::How;
-use super::{COLD_AFTER, Engine};
+use super::{COLD_AFTER, Engine, WAITING_COLD_AFTER};
 
 /// Records of one connection in one round, and after how many bytes it is the others' turn.
 const RECORDS_PER_ROUND: usize = 16;
@@ -108,7 +108,8 @@ impl Engine {
     fn stays_hot(&mut self, number: u64, moved: bool) -> bool {
         let Some(entry) = self.connections.get_mut(number) else { return false };
         entry.idle = if moved { 0 } else { entry.idle.saturating_add(1) };
-        if entry.idle < COLD_AFTER {
+        let patience = if entry.waits.is_some() { WAITING_COLD_AFTER } else { COLD_AFTER };
+        if entry.idle < patience {
             return true;
         }
         entry.idle = 0;
@@ -143,12 +144,17 @@ impl Engine {
                 wants_more = false;
                 break;
             };
+            let mut link = home;
             let sent = match entry.connection.outward()? {
                 Outward::Nothing => {
                     wants_more = false;
                     break;
                 }
-                Outward::Bytes { offset, bytes, position } => self.send_bytes(number, home, offset, bytes, position),
+                Outward::Bytes { offset, bytes, position } => {
+                    let (over, sent) = self.send_bytes(number, home, offset, bytes, position);
+                    link = over;
+                    sent
+                }
                 Outward::Urgent { offset, byte } => {
                     let to = entry.connection.theirs;
                     let data = Record::Data { to, offset, urgent: true, more: false, bytes: &[byte] };
@@ -157,7 +163,7 @@ impl Engine {
                 Outward::Urge { offset } => {
                     let to = entry.connection.theirs;
                     if !self.push(home, &Record::Urge { to, offset }) {
-                        self.note_waiting(number);
+                        self.note_waiting(number, Some(home));
                         break;
                     }
                     if let Some(entry) = self.connections.get_mut(number) {
@@ -170,7 +176,7 @@ impl Engine {
                 Outward::End { offset, flags } => {
                     let to = entry.connection.theirs;
                     if !self.push(home, &Record::End { to, from: number, offset, flags }) {
-                        self.note_waiting(number);
+                        self.note_waiting(number, Some(home));
                         break;
                     }
                     if let Some(entry) = self.connections.get_mut(number) {
@@ -180,7 +186,7 @@ impl Engine {
                 }
             };
             let Sent::Bytes(bytes) = sent else {
-                self.note_waiting(number);
+                self.note_waiting(number, Some(link));
                 break;
             };
             moved = true;
@@ -198,7 +204,7 @@ impl Engine {
     fn announce(&mut self, number: u64) -> bool {
         let said = self.say_first(number);
         if said == Some(false) {
-            self.note_waiting(number);
+            self.note_waiting(number, self.connections.get(number).and_then(|entry| entry.home));
         }
         said == Some(true)
     }
@@ -248,18 +254,17 @@ impl Engine {
         Some(said)
     }
 
-    /// Sends a part of the bytes at `position` of a connection's ring, in whatever way is best.
-    fn send_bytes(&mut self, number: u64, home: usize, offset: u64, bytes: u64, position: u32) -> Sent {
+    /// Sends a part of the bytes at `position` of a connection's ring, in whatever way is best. Over
+    /// which link, and what came of it.
+    fn send_bytes(&mut self, number: u64, home: usize, offset: u64, bytes: u64, position: u32) -> (usize, Sent) {
         // Who has told that it uses the other rings no more finds them gone when it sends again what a link has lost.
         let may_write = self.connections.get(number).is_some_and(|entry| !entry.connection.told_over());
         if bytes > self.tunables.inline_max && may_write {
             let link = self.link_for(number, home, bytes);
-            match self.send_large(number, link, offset, bytes, position) {
-                Some(sent) => return sent,
-                None => return self.send_copied(number, link, offset, bytes, position),
-            }
+            let sent = self.send_large(number, link, offset, bytes, position);
+            return (link, sent.unwrap_or_else(|| self.send_copied(number, link, offset, bytes, position)));
         }
-        self.send_inline(number, home, offset, bytes, position, false)
+        (home, self.send_inline(number, home, offset, bytes, position, false))
     }
 
     /// Sends a part of a large piece in a message, and asks for the other ring if there is more than a little of such:

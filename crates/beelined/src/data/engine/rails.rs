@@ -170,7 +170,8 @@ impl Engine {
             if some {
                 busy |= is_news;
                 self.start_reads(index);
-                self.heat_waiting();
+                let waiting = std::mem::take(&mut self.waiting);
+                self.heat_listed(waiting);
             }
         }
         busy

@@ -178,8 +178,8 @@ pub(super) struct Entry {
     pub(super) accepted: bool,
     /// Operations in flight from and to the rings, and reads that wait for their turn.
     pub(super) in_flight: u32,
-    /// Listed among those that could not send what they have.
-    pub(super) waits: bool,
+    /// The link at which it is listed among those that could not send what they have.
+    pub(super) waits: Option<usize>,
     pub(super) hot: bool,
     /// Listed among those that owe an acknowledgement.
     pub(super) owes: bool,
