@@ -68,7 +68,7 @@ mod waker;
 pub(crate) use company::{disturb_over, disturb_sets_over};
 pub(crate) use control::{begin, ctl, hear_of_calls, leave_sets, listener_gained, listener_lost, remember};
 pub(crate) use cool::cool;
-pub(crate) use copies::{follow_next, fork_has_ended, lose_next, tell_all_before};
+pub(crate) use copies::{count_lost_copy, follow_next, fork_has_ended, lose_next, tell_all_before};
 pub(crate) use fork::reset_after_fork;
 pub(crate) use nested::is_ready;
 pub(crate) use registration::hand_on;

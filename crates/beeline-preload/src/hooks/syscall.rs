@@ -149,19 +149,12 @@ unsafe fn fork(call: [usize; 6]) -> c_long {
         libc::SYS_clone3 => unsafe { (a as *const u64).read_unaligned() },
         _ => 0,
     };
-    let fork = life::may_accelerate().then(|| life::around_clone_prepare(flags));
     // SAFETY: forwarded.
     let make = || unsafe { by_number(number as c_long, a, b, c, d, e, 0) };
-    let flags = match number as c_long {
-        libc::SYS_clone => a,
-        // SAFETY: the stub has read these four bytes, too.
-        libc::SYS_clone3 => unsafe { (a as *const u32).read_unaligned() as usize },
-        _ => 0,
-    };
-    if flags & libc::CLONE_SETTLS as usize != 0 {
+    if flags & libc::CLONE_SETTLS as u64 != 0 {
         return life::around_strange_copy(make);
     }
-    let fork = life::may_accelerate().then(life::around_fork_prepare);
+    let fork = life::may_accelerate().then(|| life::around_clone_prepare(flags));
     let pid = make();
     super::process::after_fork(fork, pid);
     pid

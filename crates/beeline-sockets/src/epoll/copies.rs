@@ -16,7 +16,8 @@
 //!    with one more than [`PLACES`] at a time, with many in a short time, as servers make that fork for each
 //!    connection, without room for descriptors, while there is no set that is known here (another thread may be making
 //!    one), with a `fork` by a fork handler in the middle of another one, with one in the memory of a parent (`vfork`),
-//!    with a copy that shares the table of descriptors, and with one that was told of. So is, in a child, its parent.
+//!    with a copy that shares the table of descriptors, with one that has thread-local memory of its own, and with one
+//!    that was told of. So is, in a child, its parent.
 //! 4. A set that was ever open on `exec`, or has two numbers, is left as it is, and so is one that others watch: each
 //!    of them is never alone again ([`Set::is_private`]).
 //! 5. What copies have made of the kernel's side of a set nobody knows. They may have added members of their own, which
@@ -79,6 +80,8 @@ struct Copies {
     looked: AtomicU64,
     /// The end for writing of the fork that goes on.
     writing: AtomicI32,
+    /// Whether the copy that is being made has this process's table of descriptors: the ends are the parent's.
+    shares_table: AtomicBool,
     before: [Before; PLACES],
     followed: [Followed; PLACES],
 }
@@ -97,13 +100,22 @@ pub(crate) fn follow_next() {
 /// The copy that is about to be made, and was counted, has this process's table of descriptors.
 pub(crate) fn lose_next() {
     let _guard = COPIES.lock.lock();
-    COPIES.lost.store(process::copies(), Relaxed);
-    COPIES.end_fork();
+    COPIES.lose_sharer(process::copies());
+}
+
+/// Counts a copy that is about to be made, or was, and cannot be followed. The caller keeps all others out.
+pub(crate) fn count_lost_copy() {
+    let _guard = COPIES.lock.lock();
+    process::count_fork();
+    let number = process::copies();
+    COPIES.lost.store(number, Relaxed);
+    COPIES.known.store(number, Relaxed);
 }
 
 /// After a `fork`, in the parent, also if it has failed. The caller still keeps all others out.
 pub(crate) fn fork_has_ended() {
     COPIES.end_fork();
+    COPIES.shares_table.store(false, Relaxed);
 }
 
 /// In the child of a `fork`.
@@ -170,6 +182,7 @@ impl Copies {
             began_ns: AtomicU64::new(0),
             looked: AtomicU64::new(0),
             writing: AtomicI32::new(NONE),
+            shares_table: AtomicBool::new(false),
             before: [const { Before::free() }; PLACES],
             followed: [const { Followed { number: AtomicU32::new(0), reading: AtomicI32::new(NONE) } }; PLACES],
         }
@@ -181,6 +194,31 @@ impl Copies {
             self.lost.store(number, Relaxed);
         }
         self.known.store(number, Relaxed);
+    }
+
+    /// Does not follow the fork of this number, whose child will have this table: it closes nothing here, and tells
+    /// nobody.
+    fn lose_sharer(&self, number: u32) {
+        self.tell();
+        self.lost.store(number, Relaxed);
+        self.end_fork();
+        let its = self.followed.iter().find(|followed| followed.number.load(Relaxed) == number);
+        its.into_iter().for_each(|followed| followed.number.store(0, Relaxed));
+        self.close_what_is_over();
+        self.shares_table.store(true, Relaxed);
+    }
+
+    /// In the child of such a fork.
+    fn forget_ends(&self) {
+        for followed in &self.followed {
+            followed.number.store(0, Relaxed);
+            followed.reading.store(NONE, Relaxed);
+        }
+        for before in &self.before {
+            before.reading.store(NONE, Relaxed);
+            before.writing.store(NONE, Relaxed);
+            before.told.store(true, Relaxed);
+        }
     }
 
     fn end_fork(&self) {
@@ -238,6 +276,9 @@ impl Copies {
     fn begin_in_child(&self, number: u32) {
         self.known.store(number, Relaxed);
         self.lost.store(number, Relaxed);
+        if self.shares_table.swap(false, Relaxed) {
+            return self.forget_ends();
+        }
         let writing = self.writing.load(Relaxed);
         for followed in &self.followed {
             let (of, reading) = (followed.number.load(Relaxed), followed.reading.load(Relaxed));

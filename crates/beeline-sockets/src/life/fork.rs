@@ -201,16 +201,25 @@ pub fn leave_but(is_used: impl Fn(i32) -> bool) {
 
 /// Runs `make`, which makes a child that gets a copy of this memory and cannot make anything of it: its calls are the
 /// kernel's. It has all that is open, sets among it, whose kernel side it may change, and is told of.
-pub fn around_strange_copy<R>(make: impl FnOnce() -> R) -> R {
+pub fn around_strange_copy<R: Copy + Into<i64>>(make: impl FnOnce() -> R) -> R {
     process::VFORKS.fetch_add(1, Relaxed);
-    process::count_fork();
-    if !process::is_sealed() && !process::is_guest_of_parent() {
+    let may_lock = !process::is_sealed() && !process::is_guest_of_parent();
+    if may_lock {
         let _changing = changing();
+        epoll::count_lost_copy();
         epoll::before_fork();
+    } else {
+        process::count_fork();
     }
     let made = make();
-    // Another thread may have made a set meanwhile that the child has, too.
-    process::count_fork();
+    // Another thread may have made a set meanwhile that the child has, too. That may have come back to here, and has no
+    // thread-local memory of ours.
+    if made.into() > 0 && may_lock {
+        let _changing = changing();
+        epoll::count_lost_copy();
+    } else if made.into() > 0 {
+        process::count_fork();
+    }
     made
 }
 

@@ -165,3 +165,20 @@ fn a_fork_without_any_set_is_lost_to_one_that_is_being_made() {
     assert!(!are_gone(&copies, MADE, MADE + 1));
     assert!(come_to_be_gone(&copies, MADE + 1, MADE + 1));
 }
+
+#[test]
+fn a_copy_with_the_same_table_is_lost_and_leaves_its_ends_open() {
+    let copies = Copies::new();
+    let first = fork(&copies, MADE + 1);
+    copies.begin_fork(MADE + 2, true);
+    copies.lose_sharer(MADE + 2);
+    let readings = || copies.followed.iter().map(|followed| followed.reading.load(Relaxed)).filter(|end| *end != NONE);
+    let [reading] = readings().collect::<Vec<_>>()[..] else { panic!("the end of the first alone is left") };
+    drop(first);
+    // As the child finds it.
+    copies.begin_in_child(MADE + 2);
+    assert_eq!(readings().count(), 0);
+    assert_eq!(kernel::is_close_on_exec(reading), Ok(true), "it is open in the parent");
+    hidden::close_hidden(reading);
+    assert!(!are_gone(&copies, MADE, MADE + 2));
+}
