@@ -25,6 +25,8 @@ impl Engine {
             Completion::Received { endpoint, message } => {
                 let link = self.by_endpoint.get(&(rail, endpoint)).copied();
                 if let Some(index) = link {
+                    // In their order, and before whom the message itself concerns: that is mostly who sends.
+                    self.heat_waiting_on(index);
                     self.came(index, message.bytes());
                     self.heat_waiting_on(index);
                 }

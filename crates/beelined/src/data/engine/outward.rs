@@ -26,6 +26,15 @@ struct Turn {
     moved: bool,
     /// It ended because others have theirs, or because there was no room.
     wants_more: bool,
+    /// It could not send what it has: over this link, or over none.
+    waits: Option<Option<usize>>,
+}
+
+impl Turn {
+    /// There was nothing to send, or it is over.
+    fn idle(moved: bool) -> Self {
+        Self { moved, wants_more: false, waits: None }
+    }
 }
 
 impl Engine {
@@ -77,16 +86,23 @@ impl Engine {
         let mut busy = false;
         let (mut hot, mut behind) = (std::mem::take(&mut self.hot), std::mem::take(&mut self.behind));
         let (mut index, mut kept) = (0_usize, 0_usize);
+        // Who has had something of a link waits for it behind all who have had nothing.
+        let mut served = Vec::new();
         while let Some(&number) = hot.get(index) {
             index = index.saturating_add(1);
             let turn = match self.pump(number) {
                 Ok(turn) => turn,
                 Err(broken) => {
                     self.conclude(number, Err(broken));
-                    Turn { moved: true, wants_more: false }
+                    Turn::idle(true)
                 }
             };
             busy |= turn.moved;
+            match turn.waits {
+                Some(link) if turn.moved => served.push((number, link)),
+                Some(link) => self.note_waiting(number, link),
+                None => {}
+            }
             if !self.finish(number) && self.stays_hot(number, turn.moved) {
                 if turn.moved && turn.wants_more {
                     behind.push(number);
@@ -97,6 +113,9 @@ impl Engine {
             }
             // What became hot meanwhile has its turn, too.
             hot.append(&mut self.hot);
+        }
+        for (number, link) in served {
+            self.note_waiting(number, link);
         }
         hot.truncate(kept);
         hot.append(&mut behind);
@@ -129,14 +148,14 @@ impl Engine {
     /// Sends what a connection has.
     fn pump(&mut self, number: u64) -> Result<Turn, Broken> {
         if self.awaits_server(number) {
-            return Ok(Turn { moved: false, wants_more: false });
+            return Ok(Turn::idle(false));
         }
         let mut moved = self.announce(number);
-        let mut wants_more = true;
+        let (mut wants_more, mut waits) = (true, None);
         let mut bytes_sent = 0_u64;
         for _ in 0..RECORDS_PER_ROUND {
             let Some(entry) = self.connections.get_mut(number) else {
-                return Ok(Turn { moved: true, wants_more: false });
+                return Ok(Turn::idle(true));
             };
             let Some(home) = entry.home.filter(|_| entry.connection.stage == Stage::Open) else {
                 // The answer makes it hot, or a link.
@@ -163,7 +182,7 @@ impl Engine {
                 Outward::Urge { offset } => {
                     let to = entry.connection.theirs;
                     if !self.push(home, &Record::Urge { to, offset }) {
-                        self.note_waiting(number, Some(home));
+                        waits = Some(Some(home));
                         break;
                     }
                     if let Some(entry) = self.connections.get_mut(number) {
@@ -176,7 +195,7 @@ impl Engine {
                 Outward::End { offset, flags } => {
                     let to = entry.connection.theirs;
                     if !self.push(home, &Record::End { to, from: number, offset, flags }) {
-                        self.note_waiting(number, Some(home));
+                        waits = Some(Some(home));
                         break;
                     }
                     if let Some(entry) = self.connections.get_mut(number) {
@@ -186,7 +205,7 @@ impl Engine {
                 }
             };
             let Sent::Bytes(bytes) = sent else {
-                self.note_waiting(number, Some(link));
+                waits = Some(Some(link));
                 break;
             };
             moved = true;
@@ -196,7 +215,7 @@ impl Engine {
             }
         }
         self.acknowledge(number, moved);
-        Ok(Turn { moved, wants_more })
+        Ok(Turn { moved, wants_more, waits })
     }
 
     /// Says what must be said before anything else: questions, answers, and what we have after a link was lost. Whether

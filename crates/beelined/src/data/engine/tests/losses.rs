@@ -141,6 +141,39 @@ fn streams_that_are_copied_share_the_credits_of_their_link() {
 }
 
 #[test]
+fn streams_that_are_copied_share_their_link_with_a_bridge_that_sleeps() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    be_between_two_ports();
+    let [mut near, mut far] = engines();
+    for engine in [&mut near, &mut far] {
+        (engine.tunables.registered_max, engine.tunables.stripe_min) = (1, u64::MAX);
+    }
+    let home = near.links.iter().position(Option::is_some).unwrap();
+    let mut apps: Vec<_> = (0..8).map(|_| (connect(&mut near, &mut far, home), Vec::new())).collect();
+    let much = vec![7; 1 << 20];
+    let until = Instant::now() + Duration::from_secs(10);
+    while apps.iter().map(|(_, come)| come.len()).sum::<usize>() < 32 << 20 {
+        assert!(Instant::now() < until);
+        for ((number, theirs, writer, reader), come) in &mut apps {
+            writer.write(&much).unwrap();
+            // A bell would; who waits for the link is not rung for.
+            if near.connections.get(*number).unwrap().waits.is_none() {
+                near.heat(*number);
+            }
+            far.heat(*theirs);
+            read(reader, come);
+        }
+        [&mut near, &mut far].into_iter().for_each(turn);
+        let _ = near.arm_hot();
+    }
+    let come: Vec<usize> = apps.iter().map(|(_, come)| come.len()).collect();
+    let most = come.iter().max().unwrap();
+    assert!(come.iter().all(|bytes| *bytes > most / 2), "{come:?}");
+}
+
+#[test]
 fn who_waits_for_a_link_is_not_looked_at_because_another_one_carries_something() {
     const CONNECTIONS: usize = 100;
     if !nix::unistd::geteuid().is_root() {
