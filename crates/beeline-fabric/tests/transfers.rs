@@ -367,8 +367,8 @@ fn writes_that_fill_the_queue_keep_no_message_back() {
         (0..64).take_while(|_| write(a) == Ok(Posted::Taken)).count()
     };
     assert_eq!([0, 1].map(|end| count(&mut a, end)), [OWN / 2 + SHARED, OWN / 2]);
-    for end in 0..ends {
-        let sent = (0..64).take_while(|_| a.rail.send(to_b[end], b"x", 1) == Ok(Posted::Taken)).count();
+    for &end in &to_b {
+        let sent = (0..64).take_while(|_| a.rail.send(end, b"x", 1) == Ok(Posted::Taken)).count();
         assert_eq!(sent, OWN / 2);
     }
     let mut done = 0;

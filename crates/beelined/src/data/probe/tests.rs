@@ -90,7 +90,7 @@ fn without_a_thread_nothing_of_a_lane_is_left() {
             // SAFETY: it takes numbers.
             assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) }, 0);
         }
-        let server = serve_lane(server, false, back.clone()).err().expect("there is a thread");
+        let server = serve_lane(server, false, back.clone()).expect_err("there is a thread");
         [client, *server].into_iter().for_each(drop_end);
         numbers.push(lowest());
     }
