@@ -133,8 +133,8 @@ impl Rail {
         let pool = Pool::new(slots, message_bytes)
             .map_err(|error| Error::NoMemory { bytes: slots * message_bytes, text: error.to_string() })?;
         let (base, bytes) = (pool.base(), pool.bytes());
-        // SAFETY: the pool stays until `close_end`, which drops it after the registration and only when both the
-        // endpoint and the registration are closed.
+        // SAFETY: the pool stays until the registration is closed, and for ever where that fails ([`Rail::close`]). If
+        // no endpoint comes of them, both are dropped in this order, and no peer knows of the memory.
         let registration = unsafe { self.register_range(base, bytes, ffi::ACCESS_MESSAGES) }
             .map_err(registration_error(&self.name))?;
         Ok(EndBuffers { registration, pool })
@@ -223,7 +223,9 @@ impl Rail {
         }
         self.endpoint_is_gone(id);
         self.close_due_regions()?;
-        closed.and_then(|()| end.registration.close()).map_err(failing(&self.name, "close an endpoint"))?;
+        let pool = &end.pool;
+        let closed = closed.and_then(|()| end.registration.close().inspect_err(|_| std::mem::forget(Arc::clone(pool))));
+        closed.map_err(failing(&self.name, "close an endpoint"))?;
         dry
     }
 

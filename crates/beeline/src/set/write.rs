@@ -87,7 +87,7 @@ fn write_own(file: &File, open: &OpenConnection, settings: &[Setting]) -> io::Re
 }
 
 /// What the slot's next connection was told by a rule is what stood there before it was written over, or what stands
-/// there instead since.
+/// there instead since. One that opens the slot between the look and the write loses it.
 fn take_back(file: &File, told: &[Told]) -> io::Result<()> {
     // An option may have been told twice.
     for Told { offset, word, before } in told.iter().rev() {

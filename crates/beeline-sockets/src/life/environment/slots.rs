@@ -8,7 +8,7 @@
 //!    before it is given back: a handler of the program's may have interrupted it, and start a program, too. Where the
 //!    parent's thread has no number yet, the child goes by where that thread's state lies.
 //! 3. A slot whose thread has ended is free. So is one of the time before this process was forked: its thread is not
-//!    here.
+//!    here. One that goes by a place (rule 2) is the next thread's that has its state there.
 //! 4. There are as many slots as are taken at one time: where there is none left, more are mapped, for good.
 
 use core::sync::atomic::{
