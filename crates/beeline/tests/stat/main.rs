@@ -247,6 +247,18 @@ fn impossible_numbers_are_shown_without_harm() {
 }
 
 #[test]
+fn a_file_of_our_own_that_is_kept_under_another_name_counts() {
+    let root = Root::new();
+    let file = root.user.join(alive().text().as_str());
+    fs::write(&file, content(alive(), busy)).unwrap();
+    let before = root.stat(&["--json"]);
+    fs::hard_link(&file, root.root.path().join("kept")).unwrap();
+    assert!(String::from_utf8_lossy(&before.stdout).contains("\"pid\""), "{before:?}");
+    let pids = |output: &std::process::Output| String::from_utf8_lossy(&output.stdout).matches("\"pid\"").count();
+    assert_eq!(pids(&root.stat(&["--json"])), pids(&before));
+}
+
+#[test]
 fn links_pipes_and_open_directories_are_refused() {
     let root = Root::new();
     let target = root.root.path().join("elsewhere");
