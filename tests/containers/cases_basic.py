@@ -67,7 +67,7 @@ def ends_as_tcp_does():
     for kind in ("poll", "epoll"):
         assert a.app("polled", b.address, port, kind).facts()["ok"]
     a.app("pipelined", b.address, port, 20_000, 40).finish()
-    a.app("urgent", b.address, port).finish()
+    a.app("urgent", b.address, port, 1).finish()
     plain = a.app("leave", b.address, port, beeline=False).finish()
     assert a.app("leave", b.address, port).finish() == plain
     plain = a.app("linger", b.address, port, beeline=False).finish()
