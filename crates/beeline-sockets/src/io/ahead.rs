@@ -9,7 +9,8 @@
 //! 2. A call that may block waits for that before it sends a long message to a reader on another CPU, which it does
 //!    spinning and not for long ([`fall_back`]). Then it sends as ever. So nothing else changes: the ring is full when
 //!    it is full, and a reader that pauses finds as much as it always would.
-//! 3. Who has waited in vain does not for the next [`RESTS`] messages: its reader is at something else.
+//! 3. Who is not to spin (`wait=wait`, `spin_ns_max=0`) does not wait. Who has waited in vain does not for the next
+//!    [`RESTS`] messages: its reader is at something else.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -36,7 +37,7 @@ pub(crate) fn wish(desc: &Desc, has_company: bool) {
 
 /// Whether a long message to this peer, by a call that may block, is to wait.
 pub(super) fn is_unwished(desc: &Desc) -> bool {
-    desc.lane().ahead(desc.end().peer()).load(Relaxed) != 0 && !desc.pace.rests()
+    desc.lane().ahead(desc.end().peer()).load(Relaxed) != 0 && desc.wait_mode().spin_ns_max() != 0 && !desc.pace.rests()
 }
 
 /// Waits for the reader to have no more unread than it wants, but not for long.

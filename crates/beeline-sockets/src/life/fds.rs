@@ -396,9 +396,15 @@ mod tests {
         };
         let done = |outcome| if let Outcome::Done(fd) = outcome { fd as i32 } else { panic!("{outcome:?}") };
         let is_handed_on = |set| epoll::is_handed_on(table::get(set).unwrap());
-        // SAFETY: plain numbers.
-        let opens: [fn(i32) -> Outcome; 2] =
-            [|copy| unsafe { fcntl(copy, libc::F_SETFD, 0) }, |copy| unsafe { ioctl(copy, libc::FIONCLEX, 0) }];
+        let by_flag = |copy| {
+            // SAFETY: plain numbers.
+            unsafe { fcntl(copy, libc::F_SETFD, 0) }
+        };
+        let by_request = |copy| {
+            // SAFETY: a request without an argument.
+            unsafe { ioctl(copy, libc::FIONCLEX, 0) }
+        };
+        let opens: [fn(i32) -> Outcome; 2] = [by_flag, by_request];
         for opens in opens {
             let set = new_set();
             let copies = [done(dup_from(set, libc::F_DUPFD_CLOEXEC, 0)), done(dup3(set, HIGH, libc::O_CLOEXEC))];

@@ -61,6 +61,23 @@ fn a_sender_that_waited_in_vain_sends_on() {
 }
 
 #[test]
+fn who_is_not_to_spin_does_not_wait() {
+    let fd = far_ahead(true);
+    // The kernel is asked about options by a socket of the same family.
+    table::get(fd).unwrap().side().family.store(libc::AF_INET as u32, Relaxed);
+    let spin_us = |most: i32| {
+        let (value, length) = ((&raw const most).cast(), size_of_val(&most) as u32);
+        // SAFETY: a live number.
+        let set = unsafe { options::setsockopt(fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL, value, length) };
+        assert_eq!(set, Outcome::OK);
+    };
+    spin_us(0);
+    times(fd, 3);
+    spin_us(50);
+    assert!(times(fd, 1)[0] >= MOMENT, "nobody has waited in vain before");
+}
+
+#[test]
 fn nobody_waits_for_a_reader_that_has_nobody_else_to_serve() {
     let fd = far_ahead(false);
     assert!(times(fd, 20).iter().min().unwrap() < &MOMENT);

@@ -59,9 +59,9 @@ impl Fuse {
         let directory = std::env::temp_dir().join(format!("beeline-fuse-{}", std::process::id()));
         std::fs::create_dir_all(&directory).ok()?;
         let place = CString::new(directory.to_str()?).ok()?;
+        let (how, nothing) = (libc::SIGCHLD as usize, 0_usize);
         // SAFETY: as fork(2), without what the process does around one. The child makes plain calls only.
-        let server =
-            unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD as usize, 0_usize, 0_usize, 0_usize, 0_usize) };
+        let server = unsafe { libc::syscall(libc::SYS_clone, how, nothing, nothing, nothing, nothing) };
         if server == 0 {
             serve(&place, shared, pause);
         }
