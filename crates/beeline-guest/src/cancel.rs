@@ -10,7 +10,7 @@
 //!    hand, or with a pin. So it is not asynchronous while it is in a call of ours ([`hold`]): there it is cancelled as
 //!    any other, and a request that came meanwhile acts when the call is over. For calls that are too short to be asked
 //!    about that it is so while they hold a lock ([`hold_section`]): such a thread has no identity at hand, without
-//!    which no lock is taken, and looks for it each time, out of the way of all others.
+//!    which no lock is taken, and looks each time for what it was told once, out of the way of all others.
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;

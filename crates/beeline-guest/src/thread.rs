@@ -22,7 +22,10 @@ use crate::{Errno, cancel, proc};
 
 /// One thread's state.
 pub struct Thread {
+    /// At hand for [`identity`], but of a thread that may be cancelled wherever it is.
     identity: AtomicU32,
+    /// The same of any thread that has been asked.
+    asked: AtomicU32,
     /// Critical sections entered.
     pub(crate) depth: AtomicU32,
     /// Whether something is to be done at the end of the section.
@@ -112,6 +115,7 @@ thread_local! {
     static THREAD: Thread = const {
         Thread {
             identity: AtomicU32::new(0),
+            asked: AtomicU32::new(0),
             depth: AtomicU32::new(0),
             deferred: AtomicBool::new(false),
             is_masked: AtomicBool::new(false),
@@ -209,10 +213,18 @@ fn is_borrowed() -> bool {
 #[inline(never)]
 #[unsafe(link_section = ".text.fork")]
 fn find_identity(thread: &Thread) -> u32 {
-    let identity = if SEALED.load(Ordering::Relaxed) { made_up(thread) } else { sys::gettid() | mark() << TID_BITS };
+    let is_borrowed = is_borrowed();
+    let identity = match thread.asked.load(Ordering::Relaxed) {
+        asked if asked != 0 && !is_borrowed => asked,
+        _ if SEALED.load(Ordering::Relaxed) => made_up(thread),
+        _ => sys::gettid() | mark() << TID_BITS,
+    };
+    if !is_borrowed {
+        thread.asked.store(identity, Ordering::Relaxed);
+    }
     if thread.is_asynchronous.load(Ordering::Relaxed) {
         cancel::hold_section(thread);
-    } else if !is_borrowed() {
+    } else if !is_borrowed {
         thread.identity.store(identity, Ordering::Relaxed);
     }
     identity
@@ -332,6 +344,7 @@ pub(crate) fn look_at_namespace() {
 pub fn reset_after_fork() {
     with(|thread| {
         thread.identity.store(0, Ordering::Relaxed);
+        thread.asked.store(0, Ordering::Relaxed);
         thread.depth.store(0, Ordering::Relaxed);
         thread.shared_locks.store(0, Ordering::Relaxed);
         thread.at_offers.store(false, Ordering::Relaxed);

@@ -1,9 +1,10 @@
 // Sends and receives 8 bytes within one process, COUNT times, with an epoll_wait between the two if asked for, or after forks
-// that failed; or over fifty connections in turns, all of which one epoll_wait tells: for counting the instructions that one
-// message takes.
+// that failed, or as a thread that may be cancelled anywhere; or over fifty connections in turns, all of which one epoll_wait
+// tells: for counting the instructions and system calls that one message takes.
 
 #define _GNU_SOURCE
 #include "guest.h"
+#include <pthread.h>
 #include <sys/epoll.h>
 
 static void need(int holds, const char *what) {
@@ -51,7 +52,7 @@ static int crowd(long count) {
 }
 
 int main(int arguments, char **argument) {
-    need(arguments > 1, "steps COUNT [epoll|fork|crowd]");
+    need(arguments > 1, "steps COUNT [epoll|fork|anywhere|crowd]");
     long count = atol(argument[1]);
     if (arguments > 2 && strcmp(argument[2], "crowd") == 0) return crowd(count);
     int ends[2];
@@ -66,6 +67,9 @@ int main(int arguments, char **argument) {
     if (arguments > 2 && strcmp(argument[2], "fork") == 0) {
         refuse(SYS_clone, EAGAIN);
         need(fork() == -1 && fork() == -1, "no fork");
+    }
+    if (arguments > 2 && strcmp(argument[2], "anywhere") == 0) {
+        need(pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL) == 0, "asynchronous");
     }
     char *message = buffers.message;
     for (long done = 0; done < count; done++) {

@@ -17,12 +17,12 @@ const AT_THE_BEGINNING: f64 = 50.0;
 /// The same with the guest's connections that have fired.
 const WITH_FIRED: f64 = 400.0;
 
-fn traced(summary: &Path, arguments: &[&str]) -> Command {
+fn traced(summary: &Path, program: &'static str, arguments: &[&str]) -> Command {
     let mut command = Command::new("strace");
     command.args(["-f", "-c", "-U", "name,calls", "-o"]).arg(summary);
     command.arg("-E").arg(format!("LD_PRELOAD={}", library().display()));
     command.arg("-E").arg("BEELINE_OPTIONS=wait=wait");
-    command.arg(guest("asleep")).args(arguments);
+    command.arg(guest(program)).args(arguments);
     command
 }
 
@@ -49,8 +49,8 @@ fn costs(style: &str, sleep: &str) -> Result<(), String> {
     let count = MESSAGES.to_string();
     let summaries =
         ["asked", "asking"].map(|side| Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{side}-{style}")));
-    converse(traced(&summaries[0], &["serve", style, &count]), |port| {
-        traced(&summaries[1], &["ask", style, port, &count])
+    converse(traced(&summaries[0], "asleep", &["serve", style, &count]), |port| {
+        traced(&summaries[1], "asleep", &["ask", style, port, &count])
     });
     for summary in summaries {
         let calls = counts(&summary);
@@ -131,4 +131,15 @@ fn a_sleep_in_poll_beside_a_pipe_costs_a_call_or_two() {
 #[test]
 fn a_sleep_of_two_threads_on_a_set_costs_a_call_or_two_by_one_shot() {
     a_sleep_costs_a_call_or_two("threads", "epoll_pwait2");
+}
+
+/// Redis asks for it in each of its threads.
+#[test]
+fn a_message_of_a_thread_that_may_be_cancelled_anywhere_costs_no_call() {
+    let summary = Path::new(env!("CARGO_TARGET_TMPDIR")).join("anywhere");
+    let status = traced(&summary, "steps", &[&MESSAGES.to_string(), "anywhere"]).status().expect("strace runs");
+    assert!(status.success());
+    let calls = counts(&summary);
+    let all: u32 = calls.iter().filter(|(name, _)| *name != "total").map(|(_, calls)| calls).sum();
+    assert!(all < MESSAGES, "{calls:?}");
 }
