@@ -30,10 +30,11 @@
 //!    second (`tcp_tw_reuse`; 60 seconds where the address is no loopback address). Faster than that it does well in
 //!    each short measurement, and then looks through all its ports for each connection. So no more is left to it within
 //!    a second than most of such ports ([`Share`]); what comes beyond that has lanes. Turns count, but have theirs in
-//!    any case: they are short. Where connections
-//!    come more often than every [`share::EVERY_NS`] and fewer than [`MANY`] are open none is: there a connection over
-//!    TCP is mostly waiting. All this does not hold where the program has chosen the port ([`Port`]): those are
-//!    compared however often they come, and apart from others. Where TCP has failed, lanes are kept.
+//!    any case: they are short. A connection that the server has closed first has left its port by then, and counts no
+//!    more ([`Ended`]). Where connections come more often than every [`share::EVERY_NS`] and fewer than [`MANY`] are
+//!    open none is left to TCP: there one over TCP is mostly waiting. All this does not hold where the program has
+//!    chosen the port ([`Port`]): those are compared however often they come, and apart from others. Where TCP has
+//!    failed, lanes are kept.
 //! 7. What lives longer wants a lane. So one connection that was not short-lived ends all of this, as a pause does, and
 //!    as do more open connections over TCP than twice those of the comparison, or of the beginning of its turn.
 //! 8. Where ends are not seen (a socket closed past us, or by another process), more seem to be open than are. That
@@ -115,6 +116,15 @@ impl Turn {
         self.ended >= COUNTED && lasted_ns >= TURN_NS
             || self.ended >= COUNTED_SLOW && lasted_ns >= TURN_SLOW_NS && self.times(now_ns).are_slow()
     }
+}
+
+/// How a connection has ended.
+#[derive(Clone, Copy, Debug)]
+pub enum Ended {
+    /// Over a lane, which was used so.
+    Lane(Life),
+    /// Over TCP, which has its port again already, or keeps it for a while.
+    Tcp { port_is_free: bool },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -228,25 +238,29 @@ impl Paths {
         self.state = State::Keeping { path: Path::Lane, until_ns: self.seen_ns.saturating_add(KEPT_NS_MAX) };
     }
 
-    /// A connection has ended; over a lane it was used so.
-    pub(super) fn ended(&mut self, ticket: Ticket, life: Option<Life>, now_ns: u64) {
+    /// A connection has ended.
+    pub(super) fn ended(&mut self, ticket: Ticket, how: Ended, now_ns: u64) {
         self.age(now_ns);
         self.open = self.open.saturating_sub(1);
+        if matches!(how, Ended::Tcp { port_is_free: true }) {
+            self.share.give_back(ticket.begun_ns, now_ns);
+        }
         let life_ns = now_ns.saturating_sub(ticket.begun_ns);
         let short_ns = self.lane_ns.saturating_mul(LONGER).max(LONG_NS);
-        let was_short = match life {
-            Some(life) => life.was_short() || life.is_within(SENDS_MAX) && life_ns <= BRIEF_NS,
-            None => life_ns <= short_ns,
+        let was_short = match how {
+            Ended::Lane(life) => life.was_short() || life.is_within(SENDS_MAX) && life_ns <= BRIEF_NS,
+            Ended::Tcp { .. } => life_ns <= short_ns,
         };
+        let over_lane = matches!(how, Ended::Lane(_));
         if !was_short {
             return self.forget();
         }
         let are_many = self.are_many();
         match &mut self.state {
             State::Watching { run: run @ 0, since_ns, lives_ns } => {
-                (*run, *since_ns, *lives_ns) = (life.is_some().into(), now_ns, 0);
+                (*run, *since_ns, *lives_ns) = (over_lane.into(), now_ns, 0);
             }
-            State::Watching { run, since_ns, lives_ns } if life.is_some() => {
+            State::Watching { run, since_ns, lives_ns } if over_lane => {
                 let after_first = u64::from(*run);
                 *run += 1;
                 *lives_ns = lives_ns.saturating_add(life_ns);

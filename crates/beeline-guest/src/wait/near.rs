@@ -10,11 +10,16 @@
 //!    so the budget stays as it is.
 //! 4. Some peers have not shown where they run: clients that are still to come, the members of a set of which no
 //!    lane is hot, brand-new lanes. They are taken to be near if the last peer of this process was that was looked at.
-//! 5. What a peer shows is old by the time it is read, and may be a lie. It decides whether to spin, nothing else: a
+//! 5. A client that comes over TCP shows where it runs, too: its first segments were taken in there
+//!    (`SO_INCOMING_CPU`), over loopback. So a server whose clients all come over TCP does not spin for them on their
+//!    CPU.
+//! 6. What a peer shows is old by the time it is read, and may be a lie. It decides whether to spin, nothing else: a
 //!    lie costs the one who tells it answers that come later, and those of rule 4 a sleep instead of a spin, as a peer
 //!    that is near would.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use crate::kernel;
 
 /// What a peer shows in place of its CPU that has to run for every byte, on a host with few CPUs: a bridge.
 pub const ANY_CPU: u32 = u32::MAX;
@@ -31,6 +36,17 @@ pub fn peers_are_near() -> bool {
 /// A peer that has shown where it runs was looked at.
 pub fn note_near(near: bool) {
     LAST_WAS_NEAR.store(near, Relaxed);
+}
+
+/// A connection over TCP was accepted.
+pub fn note_where_it_comes_from(fd: i32) {
+    let theirs = kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_INCOMING_CPU).map(u32::try_from);
+    if let Ok(Ok(theirs)) = theirs {
+        let near = theirs == kernel::cpu_by_libc();
+        if near != peers_are_near() {
+            note_near(near);
+        }
+    }
 }
 
 /// Whether an end that shows `theirs` is near one that shows `mine`; `None` if it has not shown anything.

@@ -3,8 +3,7 @@
 use beeline_wire::Endpoint;
 
 use super::{asked_for, remembered};
-use crate::brief::Life;
-use crate::paths::{Path, Paths, Port, Ticket};
+use crate::paths::{Ended, Path, Paths, Port, Ticket};
 use crate::{kernel, ports};
 
 /// A connection begins. Which path it takes, with its ticket, which says nothing where the destination is not known
@@ -29,9 +28,9 @@ pub fn begin(destination: Endpoint, port: impl FnOnce() -> Port) -> Ticket {
     })
 }
 
-/// The connection has ended; over a lane it was used so.
-pub fn ended(ticket: Ticket, life: Option<Life>) {
-    with_ticket(ticket, |paths| paths.ended(ticket, life, kernel::now_ns()));
+/// The connection has ended.
+pub fn ended(ticket: Ticket, how: Ended) {
+    with_ticket(ticket, |paths| paths.ended(ticket, how, kernel::now_ns()));
 }
 
 /// It was left to TCP, and is not connected when it is closed.

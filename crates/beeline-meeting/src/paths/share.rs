@@ -1,4 +1,4 @@
-//! How many connections were left to TCP of late, and how many more it has ports for (rule 6).
+//! How many ports were left to TCP of late, and how many more it has (rule 6).
 
 /// The time that TCP wants for one, at least, to find a port for the next at once: where the range of ports is the
 /// kernel's own.
@@ -8,7 +8,7 @@ pub(super) const EVERY_NS: u64 = 100_000;
 const SPAN_NS: u64 = 1 << 27;
 const SPANS: usize = 9;
 
-/// Those left to TCP, by spans.
+/// Those that TCP has taken and keeps, by spans.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     /// The last span, counted from the clock's beginning.
@@ -32,6 +32,17 @@ impl Share {
         self.move_on(now_ns);
         if let Some(taken) = self.taken.get_mut(self.span as usize % SPANS) {
             *taken = taken.saturating_add(1);
+        }
+    }
+
+    /// One that was left to TCP at that time has freed its port.
+    pub fn give_back(&mut self, taken_ns: u64, now_ns: u64) {
+        self.move_on(now_ns);
+        let span = taken_ns / SPAN_NS;
+        if self.span.saturating_sub(span) < SPANS as u64
+            && let Some(taken) = self.taken.get_mut(span as usize % SPANS)
+        {
+            *taken = taken.saturating_sub(1);
         }
     }
 
@@ -70,6 +81,19 @@ mod tests {
         assert_eq!(all_at(begin_ns - SPAN_NS), 0, "a clock that was read before");
         assert_eq!(all_at(begin_ns + SPANS as u64 * SPAN_NS), PORTS);
         assert_eq!(all_at(u64::MAX), PORTS);
+    }
+
+    #[test]
+    fn a_port_that_is_given_back_is_there_again() {
+        let mut share = Share::NONE;
+        (0..PORTS).for_each(|_| share.take(0));
+        assert!(!share.is_left(SPAN_NS, PORTS));
+        share.give_back(5, SPAN_NS);
+        assert!(share.is_left(SPAN_NS, PORTS));
+        share.take(SPAN_NS);
+        let long_after_ns = SPANS as u64 * SPAN_NS;
+        share.give_back(5, long_after_ns);
+        assert!(share.is_left(long_after_ns, 2) && !share.is_left(long_after_ns, 1), "its span is another's by now");
     }
 
     #[test]

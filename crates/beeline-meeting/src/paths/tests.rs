@@ -16,6 +16,8 @@ struct Clients {
     lane_ns: u64,
     tcp_ns: u64,
     tcp: u32,
+    /// Whether the server closes first.
+    port_is_free: bool,
 }
 
 impl Clients {
@@ -24,7 +26,7 @@ impl Clients {
     }
 
     fn of(port: Port, lane_ns: u64, tcp_ns: u64) -> Self {
-        Self { paths: Paths::of(port), now_ns: 1, open: Vec::new(), lane_ns, tcp_ns, tcp: 0 }
+        Self { paths: Paths::of(port), now_ns: 1, open: Vec::new(), lane_ns, tcp_ns, tcp: 0, port_is_free: false }
     }
 
     fn begin(&mut self) {
@@ -40,7 +42,8 @@ impl Clients {
         let next = (0..self.open.len()).min_by_key(|index| self.open[*index].0).unwrap();
         let (at_ns, ticket) = self.open.remove(next);
         self.now_ns = self.now_ns.max(at_ns);
-        self.paths.ended(ticket, (!ticket.tcp).then_some(SHORT), self.now_ns);
+        let how = if ticket.tcp { Ended::Tcp { port_is_free: self.port_is_free } } else { Ended::Lane(SHORT) };
+        self.paths.ended(ticket, how, self.now_ns);
     }
 
     /// So many connections, `at_once` at a time. Returns how many went by TCP.
@@ -150,7 +153,7 @@ fn a_log_in_and_some_statements_are_short_if_they_take_no_time() {
             let (path, turn) = paths.begin(now_ns, PORTS);
             let ticket = Ticket { destination: 1, turn, tcp: path == Path::Tcp, begun_ns: now_ns };
             now_ns += life_ns;
-            paths.ended(ticket, Some(STATEMENTS), now_ns);
+            paths.ended(ticket, Ended::Lane(STATEMENTS), now_ns);
         }
         assert_eq!(matches!(paths.state, State::Comparing { .. }), compared);
     }
@@ -171,6 +174,15 @@ fn of_many_that_come_too_often_tcp_gets_as_many_as_it_has_ports_for() {
     clients.tcp_ns = 2 * clients.lane_ns;
     clients.run(20, 1_000_000);
     assert!(clients.run(20, 50_000) < 5_000, "TCP is slower now");
+}
+
+#[test]
+fn of_those_whose_server_closes_first_tcp_gets_all() {
+    let mut clients = compared(20, 9, 5);
+    clients.port_is_free = true;
+    clients.run(20, 100_000);
+    let tcp = clients.run(20, 50_000);
+    assert!(tcp > 45_000, "{tcp}");
 }
 
 #[test]
@@ -234,7 +246,7 @@ fn one_that_lives_longer_ends_it() {
     clients.end_next();
     assert_eq!(clients.paths.begin(clients.now_ns, PORTS).0, Path::Tcp);
     let ticket = Ticket { destination: 1, turn: 0, tcp: false, begun_ns: clients.now_ns };
-    clients.paths.ended(ticket, Some(LONG), clients.now_ns);
+    clients.paths.ended(ticket, Ended::Lane(LONG), clients.now_ns);
     assert_eq!(clients.run(1, RUN), 0);
 }
 

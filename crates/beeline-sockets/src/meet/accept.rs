@@ -36,7 +36,7 @@ use super::reserve;
 use super::{accept_lock, agent, door, pool, reset, retreat, sleepers, watched};
 use crate::desc::{Kind, Pin};
 use crate::kernel::{self, SockAddr};
-use crate::wait::{Patience, Woken};
+use crate::wait::{Patience, Woken, note_where_it_comes_from};
 use crate::{Errno, changing, guards, stats, table};
 
 /// Clients looked at in one call, so that a crowd of broken ones cannot hold it up for ever.
@@ -339,6 +339,7 @@ fn take_from_tcp(call: &mut Accepting, fd: i32) -> Result<i32, Errno> {
 /// and the agent has a lane for it.
 fn came_over_tcp(call: &Accepting, accepted: i32) -> i32 {
     crate::close::fd_reborn(accepted);
+    note_where_it_comes_from(accepted);
     if call.listener.told.load(Relaxed) != 0 {
         call.listener.told.store(0, Relaxed);
     }

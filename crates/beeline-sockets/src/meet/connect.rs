@@ -32,7 +32,7 @@ use crate::kernel::{self, SockAddr};
 use crate::operations::Operations;
 use crate::side::state;
 use crate::{Outcome, guards, limits, process, stats, table};
-use beeline_meeting::paths::{Port, Ticket};
+use beeline_meeting::paths::{Ended, Port, Ticket};
 
 /// `connect(2)`. `allow_lanes` tells whether the program's code may have lanes, and is asked only for a socket that
 /// might.
@@ -147,10 +147,13 @@ static LEFT_TO_TCP: Operations = Operations { close: note_left, ..Operations::NO
 
 fn note_left(desc: &'static Desc) {
     let Some(ticket) = desc.ticket.take() else { return };
-    if kernel::never_was_connected(desc.fd.load(Relaxed)) {
+    let fd = desc.fd.load(Relaxed);
+    // Who closes first has the port in TIME_WAIT.
+    let port_is_free = kernel::only_peer_has_closed(fd);
+    if !port_is_free && kernel::never_was_connected(fd) {
         lookup::failed(ticket);
     } else {
-        lookup::ended(ticket, None);
+        lookup::ended(ticket, Ended::Tcp { port_is_free });
     }
 }
 

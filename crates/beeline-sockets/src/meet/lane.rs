@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use beeline_lane::{Bells, End, LaneMemory, flags};
+use beeline_meeting::paths::Ended;
 use beeline_shm::memfd::FileId;
 use beeline_stats::Reason;
 use beeline_stats::tunables::option;
@@ -250,7 +251,7 @@ fn note_end(desc: &Desc, whole: bool) {
     let life = Life { sends: desc.pace.sends(), bytes: moved };
     let comes_from_afar = desc.is_bridged() || side.is(state::MET);
     match ticket {
-        Some(ticket) if whole && !comes_from_afar => lookup::ended(ticket, Some(life)),
+        Some(ticket) if whole && !comes_from_afar => lookup::ended(ticket, Ended::Lane(life)),
         Some(ticket) => lookup::abandoned(ticket),
         None => {}
     }
