@@ -33,7 +33,7 @@ use super::listener::{Listener, Queues};
 use super::listening;
 use super::lobby::{self, send_away};
 use super::reserve;
-use super::{accept_lock, agent, door, pool, reset, retreat, sleepers, watched};
+use super::{accept_lock, agent, door, pool, reset, retreat, seats, sleepers, watched};
 use crate::desc::{Kind, Pin};
 use crate::kernel::{self, SockAddr};
 use crate::wait::{Patience, Woken, note_where_it_comes_from};
@@ -190,6 +190,10 @@ fn take_in_time(call: &mut Accepting, anchor: i32, who: &Visitor) -> Result<(), 
 /// Accepts whoever is there.
 fn accept_nonblocking(call: &mut Accepting) -> Result<i32, Errno> {
     let (fd, listener) = (call.fd, call.listener);
+    if listener.is_shared() {
+        // Nobody sits down for one that does not block.
+        seats::came_otherwise(listener);
+    }
     if likely_over_tcp(listener) {
         match take_from_tcp(call, fd) {
             Ok(accepted) => return Ok(came_over_tcp(call, accepted)),
