@@ -455,12 +455,6 @@ pub fn tcp_state(fd: i32) -> Option<u8> {
     getsockopt::<[u8; 8]>(fd, libc::IPPROTO_TCP, libc::TCP_INFO).ok().map(|info| info[0])
 }
 
-/// Whether the peer of a TCP socket has ended its stream, and this end has not, nor was it reset.
-#[must_use]
-pub fn only_peer_has_closed(fd: i32) -> bool {
-    poll_now(fd, libc::POLLRDHUP) == libc::POLLRDHUP
-}
-
 /// Whether a TCP socket is not connected, nor about to be, and never heard a byte or an end from a peer: of those that
 /// are over in good order the kernel counts the end as a byte.
 #[must_use]

@@ -26,6 +26,7 @@ pub const TCP_FIN_WAIT2: u8 = 5;
 /// Not connected, nor about to be.
 pub const TCP_CLOSE: u8 = 7;
 pub const TCP_CLOSE_WAIT: u8 = 8;
+pub const TCP_LAST_ACK: u8 = 9;
 
 // asm-generic/fcntl.h
 pub const F_SETSIG: i32 = 10;

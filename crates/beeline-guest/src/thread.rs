@@ -340,11 +340,18 @@ pub(crate) fn look_at_namespace() {
     }
 }
 
-/// In the child of a `fork`: this thread has a new id, and is in no section.
-pub fn reset_after_fork() {
+/// In the child of a `fork`: this thread has a new id.
+pub fn forget_own_identity() {
     with(|thread| {
         thread.identity.store(0, Ordering::Relaxed);
         thread.asked.store(0, Ordering::Relaxed);
+    });
+}
+
+/// The same, and it is in no section.
+pub fn reset_after_fork() {
+    forget_own_identity();
+    with(|thread| {
         thread.depth.store(0, Ordering::Relaxed);
         thread.shared_locks.store(0, Ordering::Relaxed);
         thread.at_offers.store(false, Ordering::Relaxed);

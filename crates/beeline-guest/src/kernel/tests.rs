@@ -1,6 +1,7 @@
 //! What the kernel says of its own sockets.
 
 use super::*;
+use crate::linux::TCP_CLOSE_WAIT;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -26,6 +27,7 @@ fn a_connection_that_ended_in_good_order_was_connected_whoever_ended_it() {
         server.write_all(b"answer").unwrap();
         drop(server);
         assert_eq!(client.read_to_end(&mut Vec::new()).unwrap(), 6);
+        assert_eq!(tcp_state(client.as_raw_fd()) == Some(TCP_CLOSE_WAIT), !client_first);
         client.shutdown(Shutdown::Both).ok();
         // The last acknowledgement may be under way.
         let begun_ns = now_ns();

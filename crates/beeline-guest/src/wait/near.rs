@@ -10,13 +10,14 @@
 //!    so the budget stays as it is.
 //! 4. Some peers have not shown where they run: clients that are still to come, the members of a set of which no
 //!    lane is hot, brand-new lanes. They are taken to be near if the last peer of this process was that was looked at.
-//! 5. A client that comes over TCP shows where it runs, too: its first segments were taken in there
-//!    (`SO_INCOMING_CPU`), over loopback. So a server whose clients all come over TCP does not spin for them on their
-//!    CPU.
+//! 5. A client that comes over TCP from a loopback address shows where it runs, too: its last segment was taken in there
+//!    (`SO_INCOMING_CPU`). Where the last client came so and was near, nobody spins for the next one, nor on a set
+//!    without hot lanes. Peers that have a lane do not count as near for that.
 //! 6. What a peer shows is old by the time it is read, and may be a lie. It decides whether to spin, nothing else: a
 //!    lie costs the one who tells it answers that come later, and those of rule 4 a sleep instead of a spin, as a peer
 //!    that is near would.
 
+use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::kernel;
@@ -38,14 +39,30 @@ pub fn note_near(near: bool) {
     LAST_WAS_NEAR.store(near, Relaxed);
 }
 
-/// A connection over TCP was accepted.
-pub fn note_where_it_comes_from(fd: i32) {
-    let theirs = kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_INCOMING_CPU).map(u32::try_from);
-    if let Ok(Ok(theirs)) = theirs {
-        let near = theirs == kernel::cpu_by_libc();
-        if near != peers_are_near() {
-            note_near(near);
-        }
+/// Whether the last client of this process came over TCP, and was near.
+#[unsafe(link_section = ".fork.written")]
+static LAST_CLIENT_WAS_NEAR: AtomicBool = AtomicBool::new(false);
+
+/// What to think of clients that are still to come, over whichever way.
+pub fn clients_are_near() -> bool {
+    peers_are_near() || LAST_CLIENT_WAS_NEAR.load(Relaxed)
+}
+
+/// A client has come over a lane.
+pub fn note_client() {
+    note_client_near(false);
+}
+
+/// A client has come over TCP: this is its connection.
+pub fn note_client_over_tcp(fd: i32, from: Option<IpAddr>) {
+    let is_loopback = from.is_some_and(|ip| ip.to_canonical().is_loopback());
+    let came_in = || kernel::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_INCOMING_CPU);
+    note_client_near(is_loopback && came_in().is_ok_and(|cpu| u32::try_from(cpu) == Ok(kernel::cpu_by_libc())));
+}
+
+fn note_client_near(near: bool) {
+    if near != LAST_CLIENT_WAS_NEAR.load(Relaxed) {
+        LAST_CLIENT_WAS_NEAR.store(near, Relaxed);
     }
 }
 
@@ -60,7 +77,45 @@ pub fn is_near(theirs: u32, mine: u32) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
     use super::*;
+
+    /// Pins the calling thread.
+    fn run_on(cpu: usize) -> bool {
+        // SAFETY: a set of CPUs is plain bits, and lives during the call.
+        unsafe {
+            let mut cpus = core::mem::zeroed::<libc::cpu_set_t>();
+            libc::CPU_SET(cpu, &mut cpus);
+            libc::sched_setaffinity(0, size_of_val(&cpus), &raw const cpus) == 0
+        }
+    }
+
+    #[test]
+    fn a_client_over_tcp_is_near_where_its_segments_are_taken_in() {
+        let here = kernel::cpu_by_libc() as usize;
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = server.local_addr().unwrap();
+        assert!(run_on(here));
+        let accept = |cpu| {
+            let client = std::thread::spawn(move || run_on(cpu).then(|| TcpStream::connect(address).unwrap()));
+            let client = client.join().unwrap()?;
+            let (accepted, from) = server.accept().unwrap();
+            note_client_over_tcp(accepted.as_raw_fd(), Some(from.ip()));
+            // Only now: its end is a segment of this thread's.
+            drop(client);
+            Some((accepted, clients_are_near()))
+        };
+        let (accepted, near) = accept(here).unwrap();
+        assert!(near);
+        note_client();
+        assert!(!clients_are_near());
+        note_client_over_tcp(accepted.as_raw_fd(), Some("192.0.2.1".parse().unwrap()));
+        assert!(!clients_are_near(), "nobody of this host");
+        let elsewhere = (0..64).filter(|cpu| *cpu != here).find_map(accept);
+        assert!(elsewhere.is_none_or(|(_, near)| !near));
+    }
 
     #[test]
     fn near_is_who_shows_the_same_cpu_or_wants_any() {

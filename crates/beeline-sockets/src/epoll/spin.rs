@@ -8,7 +8,7 @@ use super::readiness::readiness;
 use super::set::{Entry, NIL};
 use super::wait::Call;
 use crate::io;
-use crate::wait::{Look, Patience, Spun, peers_are_near, ticks};
+use crate::wait::{Look, Patience, Spun, clients_are_near, peers_are_near, ticks};
 
 /// Looks at hot lanes for which a spin takes the set's lock once; then it looks at the clock. So many take a
 /// microsecond or two, however long the list is: a spinner that takes longer must not be mistaken for one that was
@@ -58,7 +58,7 @@ impl Call {
         let budget = set.budget_anew();
         // What put off its look although the set spins did so for a peer that is near.
         let for_near = self.owes_look && budget.is_open();
-        if set.is_the_kernels() || set.hands.need_cpu() || for_near || cold && peers_are_near() {
+        if set.is_the_kernels() || set.hands.need_cpu() || for_near || cold && clients_are_near() {
             budget.give_way(patience);
             return Spun::Nothing;
         }

@@ -304,6 +304,8 @@ pub fn around_fork_child() {
         }
     });
     super::handover::reset_after_fork();
+    // Whoever is called by the end of the section takes locks as the child's.
+    thread::forget_own_identity();
     // Ends the section, and delivers a signal that was put off in it: its mask must not stay.
     // SAFETY: this thread held the lock in the parent, and no other thread exists.
     if let Some(held) = unsafe { (*HELD.0.get()).take() } {

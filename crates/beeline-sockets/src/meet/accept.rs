@@ -36,7 +36,7 @@ use super::reserve;
 use super::{accept_lock, agent, door, pool, reset, retreat, seats, sleepers, watched};
 use crate::desc::{Kind, Pin};
 use crate::kernel::{self, SockAddr};
-use crate::wait::{Patience, Woken, note_where_it_comes_from};
+use crate::wait::{Patience, Woken, note_client_over_tcp};
 use crate::{Errno, changing, guards, stats, table};
 
 /// Clients looked at in one call, so that a crowd of broken ones cannot hold it up for ever.
@@ -339,11 +339,11 @@ fn take_from_tcp(call: &mut Accepting, fd: i32) -> Result<i32, Errno> {
     accepted.map(|accepted| accepted as i32)
 }
 
-/// A connection from the TCP queue is the kernel's business alone, unless its other end is in another network namespace
+/// A connection from the TCP queue is the kernel's business alone, but for where its client runs, unless its other end is in another network namespace
 /// and the agent has a lane for it.
 fn came_over_tcp(call: &Accepting, accepted: i32) -> i32 {
     crate::close::fd_reborn(accepted);
-    note_where_it_comes_from(accepted);
+    note_client_over_tcp(accepted, call.peer.to_internet().map(|peer| peer.ip()));
     if call.listener.told.load(Relaxed) != 0 {
         call.listener.told.store(0, Relaxed);
     }

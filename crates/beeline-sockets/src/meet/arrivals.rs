@@ -8,7 +8,7 @@ use super::{accept_lock, listening, seats, sleepers};
 use crate::desc::{Desc, Pin};
 use crate::operations::{FURTHER_FDS, FurtherFds};
 use crate::wait::looks::{Look, Looks};
-use crate::wait::{Patience, Woken, peers_are_near, spares_cpus};
+use crate::wait::{Patience, Woken, clients_are_near, spares_cpus};
 use crate::{kernel, stats};
 
 /// Which queue may have somebody. An accept4(2) makes a socket before it looks, so that one in vain takes several times
@@ -130,7 +130,7 @@ fn spin(desc: &Desc, listener: &'static Listener, patience: &Patience, fds: &mut
     let known_ns = match crate::live(option::wait) {
         Wait::Sleep => return Spun::Not,
         // The next client is likely to be where the last one was.
-        _ if peers_are_near() => return Spun::Not,
+        _ if clients_are_near() => return Spun::Not,
         Wait::Lazy if spares_cpus() => return Spun::Not,
         Wait::Poll => looks.most_ns,
         Wait::Lazy => u64::from(desc.spin.ns()),

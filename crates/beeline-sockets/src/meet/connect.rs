@@ -31,7 +31,7 @@ use crate::desc::{Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::operations::Operations;
 use crate::side::state;
-use crate::{Outcome, guards, limits, process, stats, table};
+use crate::{Outcome, guards, limits, linux, process, stats, table};
 use beeline_meeting::paths::{Ended, Port, Ticket};
 
 /// `connect(2)`. `allow_lanes` tells whether the program's code may have lanes, and is asked only for a socket that
@@ -148,13 +148,14 @@ static LEFT_TO_TCP: Operations = Operations { close: note_left, ..Operations::NO
 fn note_left(desc: &'static Desc) {
     let Some(ticket) = desc.ticket.take() else { return };
     let fd = desc.fd.load(Relaxed);
-    // Who closes first has the port in TIME_WAIT.
-    let port_is_free = kernel::only_peer_has_closed(fd);
-    if !port_is_free && kernel::never_was_connected(fd) {
-        lookup::failed(ticket);
-    } else {
-        lookup::ended(ticket, Ended::Tcp { port_is_free });
+    let state = kernel::tcp_state(fd);
+    if state == Some(linux::TCP_CLOSE) && kernel::never_was_connected(fd) {
+        return lookup::failed(ticket);
     }
+    // Who closes first has the port in TIME_WAIT. Another process may have this end, and it yet to close.
+    let server_closed_first = matches!(state, Some(linux::TCP_CLOSE_WAIT | linux::TCP_LAST_ACK));
+    let port_is_free = server_closed_first && desc.born.load(Relaxed) == crate::forks();
+    lookup::ended(ticket, Ended::Tcp { port_is_free });
 }
 
 /// Leaves the socket to the kernel for good.

@@ -9,7 +9,7 @@ use libc::pollfd;
 use super::{ALWAYS, READABLE, io, look};
 use crate::desc::{Desc, Kind};
 use crate::table;
-use crate::wait::{Look, Patience, Spun, Woken, peers_are_near, ticks};
+use crate::wait::{Look, Patience, Spun, Woken, clients_are_near, ticks};
 
 /// Spins with the budget of the lane that was heard of last, or of a listener.
 pub(super) fn spin(fds: &mut [pollfd], shadow: &mut [pollfd], patience: &mut Patience) -> Spun {
@@ -24,7 +24,7 @@ pub(super) fn slept(fds: &[pollfd], patience: &Patience, rung: bool) {
     if let Some(best) = best(fds) {
         // One that is a lane no more has nothing to learn.
         let _ = best.if_lane(|| best.slept(patience, Woken::TimedOut));
-    } else if let Some(listener) = listener(fds).filter(|_| !peers_are_near()) {
+    } else if let Some(listener) = listener(fds).filter(|_| !clients_are_near()) {
         listener.budget().slept(patience, rung);
     }
 }
@@ -76,7 +76,7 @@ fn spin_for_clients(
 ) -> Spun {
     let budget = listener.budget_anew();
     // The next client is likely to be where the last one was.
-    if peers_are_near() {
+    if clients_are_near() {
         budget.give_way(patience);
         return Spun::Nothing;
     }
