@@ -49,7 +49,9 @@ use crate::kernel;
 use crate::stats;
 
 pub use mode::Mode;
-pub use near::{ANY_CPU, clients_are_near, is_near, note_client, note_client_over_tcp, note_near, peers_are_near};
+pub use near::{
+    ANY_CPU, clients_are_near, is_near, note_client_over_lane, note_client_over_tcp, note_near, peers_are_near,
+};
 pub use patience::{Patience, Woken, for_events, sleep};
 pub use price::{priced, priced_without};
 pub use state::SpinState;

@@ -10,9 +10,9 @@
 //!    so the budget stays as it is.
 //! 4. Some peers have not shown where they run: clients that are still to come, the members of a set of which no
 //!    lane is hot, brand-new lanes. They are taken to be near if the last peer of this process was that was looked at.
-//! 5. A client that comes over TCP from a loopback address shows where it runs, too: its last segment was taken in there
-//!    (`SO_INCOMING_CPU`). Where the last client came so and was near, nobody spins for the next one, nor on a set
-//!    without hot lanes. Peers that have a lane do not count as near for that.
+//! 5. A client that comes over TCP from a loopback address shows where it runs, too: its last segment was taken in
+//!    there (`SO_INCOMING_CPU`). Where the last client came so and was near, nobody spins for the next one, nor on a
+//!    set without hot lanes. Peers that have a lane do not count as near for that.
 //! 6. What a peer shows is old by the time it is read, and may be a lie. It decides whether to spin, nothing else: a
 //!    lie costs the one who tells it answers that come later, and those of rule 4 a sleep instead of a spin, as a peer
 //!    that is near would.
@@ -49,7 +49,7 @@ pub fn clients_are_near() -> bool {
 }
 
 /// A client has come over a lane.
-pub fn note_client() {
+pub fn note_client_over_lane() {
     note_client_near(false);
 }
 
@@ -109,7 +109,7 @@ mod tests {
         };
         let (accepted, near) = accept(here).unwrap();
         assert!(near);
-        note_client();
+        note_client_over_lane();
         assert!(!clients_are_near());
         note_client_over_tcp(accepted.as_raw_fd(), Some("192.0.2.1".parse().unwrap()));
         assert!(!clients_are_near(), "nobody of this host");

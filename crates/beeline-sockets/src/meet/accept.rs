@@ -339,8 +339,8 @@ fn take_from_tcp(call: &mut Accepting, fd: i32) -> Result<i32, Errno> {
     accepted.map(|accepted| accepted as i32)
 }
 
-/// A connection from the TCP queue is the kernel's business alone, but for where its client runs, unless its other end is in another network namespace
-/// and the agent has a lane for it.
+/// A connection from the TCP queue is the kernel's business alone, but for where its client runs, unless its other end
+/// is in another network namespace and the agent has a lane for it.
 fn came_over_tcp(call: &Accepting, accepted: i32) -> i32 {
     crate::close::fd_reborn(accepted);
     note_client_over_tcp(accepted, call.peer.to_internet().map(|peer| peer.ip()));

@@ -35,7 +35,7 @@ use crate::anchor::Anchor;
 use crate::desc::{DESCS, Desc, Kind};
 use crate::kernel::{self, SockAddr};
 use crate::side::{SideState, state};
-use crate::{guards, hidden, io, limits, process, slots, stats, table};
+use crate::{guards, hidden, io, limits, process, slots, stats, table, wait};
 
 /// A client as far as it is known before it has said anything.
 pub(super) struct Visitor {
@@ -311,6 +311,7 @@ pub(super) fn establish(
         let _ = Anchor(anchor).ring();
     }
     slots::open_slot(connection, peer.map(|peer| peer.pid));
+    wait::note_client_over_lane();
     stats::count(Counter::ConnectionsAcceleratedServer, 1);
     stats::count(Counter::ConnectionsBridgedServer, u64::from(path & state::BRIDGED != 0));
     Ok(family as i32)
