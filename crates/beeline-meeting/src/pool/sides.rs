@@ -7,7 +7,6 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use beeline_guest::{changing, limits, process};
 use beeline_shm::{Errno, SideMemory};
-use beeline_stats::tunables::option;
 
 use super::LOCK;
 use crate::fd_cell::FdCell;
@@ -63,7 +62,7 @@ impl Side {
     pub fn retire(self, alone: bool) {
         // SAFETY: a side stands at the start of its page, which is mapped.
         let page = unsafe { SideMemory::from_address(core::ptr::from_ref(self.state) as usize) };
-        if alone && u64::from(COUNT.load(Relaxed)) < crate::live(option::pool_lanes_max) {
+        if alone && u64::from(COUNT.load(Relaxed)) < super::idle_max() {
             let _guard = LOCK.lock();
             let link = link_of(page);
             link.next.store(FIRST.load(Relaxed), Relaxed);

@@ -23,8 +23,8 @@ pub(in crate::meet) struct Again {
     pub client: Endpoint,
 }
 
-/// Ends that a listener keeps.
-pub(super) const ENDS_MAX: usize = 32;
+/// Ends that a listener keeps: as many as a client, by default.
+pub(super) const ENDS_MAX: usize = 128;
 
 /// A place for one. Its lane's memory is the client's, which may be about to use it.
 #[derive(Default)]
