@@ -29,12 +29,12 @@
 //!
 //! # Limits
 //!
-//! At most `pool_lanes_max` lanes of either role are idle, and no more than [`idle_max`] says, the oldest are dropped
-//! first, and such as have carried a stream are kept only while there are few. The memfds of lanes and sides are kept, as hidden descriptors, as long as
-//! there is room ([`hidden::keep`]): the client's for offering the lane again, a server's idle ones, few of them, so
-//! that the next hello's need not be kept, all for handing the connection to another program (`life` of
-//! beeline-sockets). A client's lane without its memfd is unmapped when its connection closes. When descriptors run
-//! short all of them are closed.
+//! At most `pool_lanes_max` lanes of either role are idle, and no more than [`idle_max`] says; the oldest are dropped
+//! first, and such as have carried a stream are kept only while there are few. The memfds of lanes and sides are kept,
+//! as hidden descriptors, as long as there is room ([`hidden::keep`]): the client's for offering the lane again, a
+//! server's idle ones so that the next hello's need not be kept, all for handing the connection to another program
+//! (`life` of beeline-sockets). A client's lane without its memfd is unmapped when its connection closes. When
+//! descriptors run short all of them are closed.
 
 mod offer;
 mod sides;
@@ -118,9 +118,9 @@ fn memfds_idle_max() -> u32 {
 /// What idle lanes may take of the numbers: a sixteenth of what may be hidden below the limit.
 const NUMBERS_SHARE: usize = 128;
 
-/// How many lanes of a role are idle at most, and sides: as many as is wished, but more than [`IDLE_FEW`] only as far as
-/// their numbers and their rings, counted as if they were full, are few of those that there may be. Nothing else makes
-/// room for what is not idle.
+/// How many lanes of a role are idle at most, and sides: as many as is wished, but more than `IDLE_FEW` only as far
+/// as their numbers and their rings, counted as if they were full, are few of those that there may be. Nothing else
+/// makes room for what is not idle.
 fn idle_max() -> u64 {
     /// So many there may always be.
     const IDLE_FEW: u64 = 32;
