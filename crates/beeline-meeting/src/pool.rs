@@ -29,14 +29,15 @@
 //!
 //! # Limits
 //!
-//! At most `pool_lanes_max` lanes of either role are idle, and no more than [`idle_max`] says; the oldest are dropped
-//! first, and such as have carried a stream are kept only while there are few. The memfds of lanes and sides are kept,
-//! as hidden descriptors, as long as there is room ([`hidden::keep`]): the client's for offering the lane again, a
-//! server's idle ones so that the next hello's need not be kept, all for handing the connection to another program
-//! (`life` of beeline-sockets). A client's lane without its memfd is unmapped when its connection closes. When
-//! descriptors run short all of them are closed.
+//! At most `pool_lanes_max` lanes of either role are idle, and no more than [`room::idle_max`] says; the oldest are
+//! dropped first, and such as have carried a stream are kept only while there are few. The memfds of lanes and sides
+//! are kept, as hidden descriptors, as long as there is room ([`hidden::keep`]): the client's for offering the lane
+//! again, a server's idle ones so that the next hello's need not be kept, all for handing the connection to another
+//! program (`life` of beeline-sockets). A client's lane without its memfd is unmapped when its connection closes.
+//! When descriptors run short all of them are closed.
 
 mod offer;
+mod room;
 mod sides;
 mod standing;
 
@@ -107,30 +108,6 @@ unsafe impl Stable for PooledLane {
 const SMALL_BYTES: u64 = 256 * 1024;
 /// Idle lanes beyond which none is kept whose rings keep more: eight of the largest take as much as all small ones.
 const LARGE_MAX: u32 = 16;
-/// A server's idle lanes that keep their memfds. The last used comes back first, and with its memfd still there a hello
-/// costs three system calls less; those of lanes in use have the better claim to numbers.
-const MEMFDS_IDLE_MAX: u32 = 128;
-
-fn memfds_idle_max() -> u32 {
-    MEMFDS_IDLE_MAX.min((kernel::recent_descriptor_limit() / NUMBERS_SHARE) as u32)
-}
-
-/// What idle lanes may take of the numbers: a sixteenth of what may be hidden below the limit.
-const NUMBERS_SHARE: usize = 128;
-
-/// How many lanes of a role are idle at most, and sides: as many as is wished, but more than `IDLE_FEW` only as far
-/// as their numbers and their rings, counted as if they were full, are few of those that there may be. Nothing else
-/// makes room for what is not idle.
-fn idle_max() -> u64 {
-    /// So many there may always be.
-    const IDLE_FEW: u64 = 32;
-    /// What their rings may take of all.
-    const RINGS_SHARE: u64 = 8;
-    let by_numbers = (kernel::recent_descriptor_limit() / NUMBERS_SHARE) as u64;
-    let by_rings = limits::ring_bytes_max() / RINGS_SHARE / crate::live(option::ring_bytes).max(1);
-    crate::live(option::pool_lanes_max).min(by_numbers.min(by_rings).max(IDLE_FEW))
-}
-
 #[unsafe(link_section = ".fork.locked")]
 static LANES: Slab<PooledLane> = Slab::new();
 
@@ -198,7 +175,7 @@ impl List {
     }
 
     fn is_full(&self) -> bool {
-        u64::from(self.count.load(Relaxed)) >= idle_max()
+        u64::from(self.count.load(Relaxed)) >= room::idle_max()
     }
 }
 
@@ -387,7 +364,7 @@ pub fn retire(lane: &'static PooledLane, end: End, alone: bool) {
             let _guard = LOCK.lock();
             lane.stands.close_anchor();
             lane.stands.clear();
-            if SERVER.count.load(Relaxed) >= memfds_idle_max() {
+            if SERVER.count.load(Relaxed) >= room::memfds_idle_max() {
                 // It comes again with the next hello.
                 lane.close_memfd();
             }

@@ -62,7 +62,7 @@ impl Side {
     pub fn retire(self, alone: bool) {
         // SAFETY: a side stands at the start of its page, which is mapped.
         let page = unsafe { SideMemory::from_address(core::ptr::from_ref(self.state) as usize) };
-        if alone && u64::from(COUNT.load(Relaxed)) < super::idle_max() {
+        if alone && u64::from(COUNT.load(Relaxed)) < super::room::idle_max() {
             let _guard = LOCK.lock();
             let link = link_of(page);
             link.next.store(FIRST.load(Relaxed), Relaxed);
