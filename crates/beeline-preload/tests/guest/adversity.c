@@ -136,9 +136,9 @@ static void waits_leave_nothing_behind_when_jumped_out_of(void) {
     signal(SIGALRM, jump);
     for (size_t i = 0; i < sizeof waits / sizeof *waits; i++) {
         long before = 0;
-        for (int round = 0; round < 400; round++) {
+        for (int round = 0; round < 600; round++) {
             /* By now as many idle lanes are kept as ever will be. */
-            if (round == 100) before = mapped_kib();
+            if (round == 300) before = mapped_kib();
             jump_out_of(waits[i], round);
         }
         /* Between a wait and what surrounds it are some instructions where a jump costs a connection's 8 MiB. */
