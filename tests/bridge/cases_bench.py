@@ -149,7 +149,7 @@ def pretend_two_nodes():
     shell("mount", "--bind", str(false / "net"), "/sys/class/net")
 
 
-@case(60)
+@case(120)
 def the_bench_knows_layouts():
     """Where hosts have two NUMA nodes: the local rail, the remote one, and both, each by what the rails carried."""
     if not {0, 1} <= os.sched_getaffinity(0):
@@ -157,7 +157,12 @@ def the_bench_knows_layouts():
     # `ip netns exec` would show the real /sys, ssh and `local` do not.
     pretend_two_nodes()
     made = world(rails=2)
-    code, output, errors = over_ssh(made)(made.hosts[1].control, "--only", "layout", "--except", "loaded")
+    run = over_ssh(made)
+    for _ in range(3):
+        code, output, errors = run(made.hosts[1].control, "--only", "layout", "--except", "loaded")
+        # A server that is kept from its CPU between listen and accept has no door yet.
+        if code == 0 or "bridge_no_door" not in output:
+            break
     assert code == 0, (output, errors)
     told = json.loads(output)
     figures = {row["id"]: {name: cell["median"] for name, cell in row["columns"].items()} for row in told["rows"]}
