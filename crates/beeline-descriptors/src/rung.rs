@@ -77,6 +77,15 @@ fn secret() -> Option<u64> {
     Some(SECRET.compare_exchange(0, fresh, Relaxed, Relaxed).map_or_else(|other| other, |_| fresh))
 }
 
+impl Desc {
+    /// Notes which process the kernel has named at the other end of a lane's anchor; 0 if it has no name here.
+    pub fn know_peer(&self, pid: u32) {
+        if pid != 0 && !self.side().is(state::MET | state::BRIDGED) {
+            self.peer.store(pid.into(), Relaxed);
+        }
+    }
+}
+
 /// Asks the kernel who has the other end, once.
 #[cold]
 fn ask(desc: &Desc, fd: i32) -> u64 {

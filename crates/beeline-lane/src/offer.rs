@@ -4,7 +4,7 @@
 //! take it back, and go another way with what lies in its ring. Both are done by compare-and-swap on one word, of which
 //! at most one can succeed.
 //!
-//! 1. The client makes the word [`OFFERED`] before it says hello.
+//! 1. The client makes the word [`OFFERED`] before it says hello (but for 7).
 //! 2. The server takes the lane by [`take`], when all that may fail has been done, and before it reads a byte. Who is
 //!    too late closes its end of the anchor, and has never had a client.
 //! 3. The client takes it back by [`withdraw`], and sends no byte of the ring another way before.
@@ -14,6 +14,17 @@
 //!    anchor's other end is closed, and withdraws then, knows that nobody has read or will read a byte.
 //! 6. A server says in its flags, too, that it has taken the lane ([`crate::flags::TAKEN`]), after [`take`]: for
 //!    clients that look at the flags anyway. One that dies between the two has taken it.
+//!
+//! # A hello that need not be said
+//!
+//! Both ends may know a lane by the name of its last connection. A client that uses it again under that name may be at
+//! the door before it has said hello: the server, woken by its coming, is quicker, and would have to wait for it.
+//!
+//! 7. Then the client makes the word [`named`] when all else is as it is to be for a hello, and before it is at the
+//!    door. Afterwards it says hello if [`say`] tells it to, and then only.
+//! 8. A server that finds at its door whom the name belongs to, and the lane's word like this, [`hear`]s the hello that
+//!    nobody has said. From then on the word is [`OFFERED`], and none will come. Who is too late awaits the hello.
+//! 9. Whoever gives up before takes the lane back ([`take_back`]), and does not use it again if a server has it.
 //!
 //! The word is the client's to write, which may be hostile: it spoils its own connection. Either end reads it once for
 //! each decision.
@@ -35,6 +46,36 @@ pub const OFFERED: u32 = 0;
 pub const TAKEN: u32 = 1;
 /// The client has taken it back.
 pub const WITHDRAWN: u32 = 2;
+/// In the two lowest bits: nobody has said hello. The others are of the name's sum.
+const UNSAID: u32 = 3;
+
+/// The word of a lane that is known by a name with this sum, and whose hello nobody has said yet.
+#[must_use]
+pub const fn named(sum: u32) -> u32 {
+    sum << 2 | UNSAID
+}
+
+/// Whether the client is to say hello: nobody has heard it without.
+#[must_use]
+pub fn say(word: &AtomicU32) -> bool {
+    let seen = word.load(Acquire);
+    seen & UNSAID == UNSAID && word.compare_exchange(seen, OFFERED, AcqRel, Acquire).is_ok()
+}
+
+/// The server has heard the hello of a lane whose word was `named`. False if the client is about to say it, or has
+/// given up.
+#[must_use]
+pub fn hear(word: &AtomicU32, named: u32) -> bool {
+    word.compare_exchange(named, OFFERED, AcqRel, Acquire).is_ok()
+}
+
+/// The client, which has said nothing, takes back a lane that is known by a name. False if a server has it.
+#[must_use]
+pub fn take_back(word: &AtomicU32) -> bool {
+    let seen = word.load(Acquire);
+    // Only a server changes it now, and at most twice.
+    seen & UNSAID == UNSAID && word.compare_exchange(seen, WITHDRAWN, AcqRel, Acquire).is_ok() || withdraw(word)
+}
 
 /// The server takes the lane. False if the client has withdrawn it.
 #[must_use]

@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 
 use beeline_shm::{Fd, socket_pair};
-use beeline_stats::Reason;
+use beeline_stats::{Counter, Reason};
 use beeline_wire::{ConnName, DoorName, Held, Hello};
 
 use super::lookup::{self, Target};
@@ -11,7 +11,7 @@ use super::pool::{Offer, PooledLane};
 use super::trust::{OwnUser, Peer};
 use super::{hello_io, trust};
 use crate::kernel::{self, SockAddr};
-use crate::{Errno, calibrate, process};
+use crate::{Errno, calibrate, process, stats};
 
 /// Whether the door of a listener seems to be open, or full. The server hears nothing of the question: the kernel finds
 /// the door, and then that who asks is connected already. Where it cannot be asked the answer is yes.
@@ -69,11 +69,15 @@ pub fn enter_door(
     if trust::may_serve(uid, owner) { Ok(peer) } else { Err(barred(Reason::DoorNotTrusted)) }
 }
 
-/// Says hello, with the lane that is offered.
+/// Says hello, with the lane that is offered, unless the server has it already.
 ///
 /// # Errors
 /// Why the server will not have heard it; the lane goes back to the pool.
 pub fn say_hello(anchor: i32, offer: Offer, held: Option<Held>) -> Result<&'static PooledLane, Reason> {
+    if !offer.is_to_be_said() {
+        stats::count(Counter::HellosUnsaid, 1);
+        return Ok(offer.sent());
+    }
     let hello = Hello {
         reuse: false,
         ring_bytes: offer.lane.memory().ring_bytes(),

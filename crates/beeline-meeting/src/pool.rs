@@ -21,6 +21,10 @@
 //!    again if there comes to be none ([`Side::put_back`]); nor is its lane.
 //! 4. The memfd travels with every hello. The server recognises a lane that it still has mapped by the
 //!    memfd's identity and maps any other, so that neither end depends on what the other has kept.
+//! 5. A client uses a lane again under the name of its last connection, if it can. Then a server that knows the lane by
+//!    that name, and its client's process by what the kernel says of the anchor, may take it before there is a hello
+//!    ([`beeline_lane::offer`], 7 to 9). It knows that whoever is at the other end means this lane: the kernel keeps
+//!    the name for one anchor, which is looked at between the lane's word and the change of that.
 //!
 //! A lane may wait for its next connection with both ends' anchors and names: [`standing`].
 //!
@@ -36,6 +40,7 @@
 //! program (`life` of beeline-sockets). A client's lane without its memfd is unmapped when its connection closes.
 //! When descriptors run short all of them are closed.
 
+mod list;
 mod offer;
 mod room;
 mod sides;
@@ -51,17 +56,20 @@ use beeline_shm::Fd;
 use beeline_shm::memfd::FileId;
 use beeline_stats::Counter;
 use beeline_stats::tunables::option;
+use beeline_wire::ConnName;
 
 use crate::fd_cell::FdCell;
 use crate::lock::Lock;
 use crate::slab::{Slab, Stable};
 use crate::static_ref::StaticRef;
+use crate::trust::Peer;
 use crate::{hidden, kernel, limits, stats};
 
-pub use offer::{Offer, client_lane};
+use list::List;
+pub use offer::{Offer, client_lane, lane_of_name};
 pub use sides::{Side, has_made_any, side};
-pub(crate) use standing::give_up;
 pub use standing::{Standing, any_idle, standing, standing_soon};
+pub(crate) use standing::{give_up, next_name};
 
 /// A lane that this process has mapped: in use by a connection, or idle.
 #[repr(C)]
@@ -123,61 +131,6 @@ static SERVER: List = List::new();
 /// At most one lane that was made for a connection that then went over TCP. Nobody else has ever seen it.
 #[unsafe(link_section = ".fork.locked")]
 static SPARE: List = List::new();
-
-/// A list of lanes; used under [`LOCK`].
-struct List {
-    first: StaticRef<PooledLane>,
-    count: AtomicU32,
-}
-
-impl List {
-    const fn new() -> Self {
-        Self { first: StaticRef::none(), count: AtomicU32::new(0) }
-    }
-
-    fn push(&self, lane: &'static PooledLane) {
-        lane.next.store(self.first.load(Relaxed), Relaxed);
-        self.first.store(Some(lane), Relaxed);
-        self.count.fetch_add(1, Relaxed);
-    }
-
-    /// Takes out the first lane that `wanted` accepts.
-    fn take(&self, mut wanted: impl FnMut(&'static PooledLane) -> bool) -> Option<&'static PooledLane> {
-        let mut link = &self.first;
-        while let Some(lane) = link.load(Relaxed) {
-            if wanted(lane) {
-                link.store(lane.next.load(Relaxed), Relaxed);
-                self.count.fetch_sub(1, Relaxed);
-                return Some(lane);
-            }
-            link = &lane.next;
-        }
-        None
-    }
-
-    fn for_each(&self, mut seen: impl FnMut(&'static PooledLane)) {
-        let _ = self.take(|lane| {
-            seen(lane);
-            false
-        });
-    }
-
-    /// Takes out the oldest lane that `wanted` accepts.
-    fn take_last(&self, wanted: impl Fn(&'static PooledLane) -> bool) -> Option<&'static PooledLane> {
-        let mut last = None;
-        self.for_each(|lane| last = if wanted(lane) { Some(lane) } else { last });
-        self.take(|lane| last.is_some_and(|last| core::ptr::eq(last, lane)))
-    }
-
-    /// Takes out the last, which is the oldest.
-    fn take_oldest(&self) -> Option<&'static PooledLane> {
-        self.take(|lane| lane.next.load(Relaxed).is_none())
-    }
-
-    fn is_full(&self) -> bool {
-        u64::from(self.count.load(Relaxed)) >= room::idle_max()
-    }
-}
 
 impl PooledLane {
     /// The mapped memory.
@@ -276,6 +229,7 @@ impl PooledLane {
         self.cookie.store(0, Relaxed);
         self.owner.store(0, Relaxed);
         self.stands.clear();
+        self.stands.forget();
         self.device.store(id.device, Relaxed);
         self.inode.store(id.inode, Relaxed);
         self.next.store(None, Relaxed);
@@ -308,6 +262,17 @@ pub(super) fn server_known(id: FileId, ring_bytes: u32) -> Option<&'static Poole
             && lane.device.load(Relaxed) == id.device
             && lane.ring_bytes.load(Relaxed) == ring_bytes
     })
+}
+
+/// The idle lane that this process, as a server, knows by the name and the peer of its last connection, if `hears` says
+/// that its client offers it again. It has its memfd: none comes with it.
+pub(super) fn server_named(
+    name: &ConnName,
+    peer: Peer,
+    hears: impl Fn(&PooledLane) -> bool,
+) -> Option<&'static PooledLane> {
+    let _guard = LOCK.lock();
+    SERVER.take(|lane| lane.stands.is_known_by(name, peer) && lane.memfd().is_some() && hears(lane))
 }
 
 /// A record for a lane that this process, as a server, has just mapped.

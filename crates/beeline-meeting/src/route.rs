@@ -137,6 +137,15 @@ impl Route {
             && !trust::may_have_any_port(self.ours.uid())
     }
 
+    /// The port with which a lane of the last connection is used again, so that the server knows it by its name.
+    fn last_port(&self) -> Option<u16> {
+        if self.explicit || self.way != Way::Here {
+            return None;
+        }
+        let name = pool::next_name(self.destination, |stands| self.over(stands).is_some())?;
+        Some(name.client.address().port())
+    }
+
     /// The network namespace of the socket.
     #[must_use]
     pub fn namespace(&self) -> Option<u64> {
@@ -202,8 +211,9 @@ pub fn reserve_name(
         true => PORTS_FEW,
         false => PORTS_MAX,
     };
+    let mut last_port = route.last_port();
     for _ in 0..tries {
-        let port = match route.bound_port.or_else(ports::next) {
+        let port = match route.bound_port.or(last_port.take()).or_else(ports::next) {
             Some(port) => port,
             // TCP's own range leaves none.
             None if may_be_held => break,

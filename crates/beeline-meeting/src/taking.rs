@@ -1,12 +1,16 @@
 //! Taking a client's hello: who it says that it is, and the lane that it brings.
 
-use beeline_lane::End;
+use core::sync::atomic::Ordering::Acquire;
+
+use beeline_lane::{End, offer};
 use beeline_stats::{Counter, Poison, Reason, Role};
 use beeline_wire::{ConnName, Held};
 
 use super::hello_io::{self, Refusal, Waiting};
 use super::pool::{self, PooledLane};
 use super::reserve;
+use crate::kernel::SockAddr;
+use crate::trust::Peer;
 use crate::{kernel, stats, wait};
 
 /// Looks for a hello that is being sent this moment.
@@ -30,7 +34,7 @@ pub fn refused(reason: Reason) -> Refusal {
 /// # Errors
 /// [`Refusal`].
 pub fn named_client(anchor: i32) -> Result<(ConnName, &'static PooledLane), Refusal> {
-    let name = name_of(anchor)?.ok_or(Refusal::Poison(Poison::HelloUnnamed))?;
+    let name = name_of(anchor, None)?.ok_or(Refusal::Poison(Poison::HelloUnnamed))?;
     let taken = lane_of(anchor, false)?;
     match taken.held {
         None => Ok((name, taken.lane)),
@@ -41,12 +45,17 @@ pub fn named_client(anchor: i32) -> Result<(ConnName, &'static PooledLane), Refu
     }
 }
 
-/// The addresses that the client's anchor is named for; none if it has no name.
+/// The addresses that the client's anchor is named for; none if it has no name. The name is asked for unless it is
+/// `told`.
 ///
 /// # Errors
 /// [`Refusal`].
-pub fn name_of(anchor: i32) -> Result<Option<ConnName>, Refusal> {
-    let name = kernel::getpeername(anchor).map_err(|_| Refusal::Gone)?;
+pub fn name_of(anchor: i32, told: Option<&SockAddr>) -> Result<Option<ConnName>, Refusal> {
+    let asked = match told {
+        Some(_) => None,
+        None => Some(kernel::getpeername(anchor).map_err(|_| Refusal::Gone)?),
+    };
+    let Some(name) = told.or(asked.as_ref()) else { return Err(Refusal::Gone) };
     match name.abstract_name().map(ConnName::parse) {
         Some(Some(name)) => Ok(Some(name)),
         Some(None) => Err(Refusal::Poison(Poison::HelloNameMismatch)),
@@ -54,6 +63,23 @@ pub fn name_of(anchor: i32) -> Result<Option<ConnName>, Refusal> {
         None if hello_io::look(anchor) == Waiting::Gone => Err(Refusal::Gone),
         None => Ok(None),
     }
+}
+
+/// The lane that a client offers again under the `name` of its last connection, which it had with us, if it has not
+/// said hello yet: it need not any more ([`offer`], 8).
+#[must_use]
+pub fn unsaid(anchor: i32, name: &ConnName, peer: Peer) -> Option<&'static PooledLane> {
+    let named = offer::named(name.sum());
+    let hears = |lane: &PooledLane| {
+        let memory = lane.memory();
+        memory.offer().load(Acquire) == named
+            // Whoever is still there has the name, and nobody else had it when that was read.
+            && kernel::poll_now(anchor, 0) & libc::POLLHUP == 0
+            && offer::hear(memory.offer(), named)
+    };
+    let lane = pool::server_named(name, peer, hears)?;
+    stats::count(Counter::LanesReused, 1);
+    Some(lane)
 }
 
 /// What a hello has brought.

@@ -58,7 +58,7 @@ impl OwnUser {
 }
 
 /// Who was at the other end of an `AF_UNIX` connection when it was made.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// As our pid namespace names the process; 0 if it does not.
     pub pid: u32,

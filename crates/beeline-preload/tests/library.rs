@@ -64,6 +64,8 @@ mod standing;
 mod tuned;
 #[path = "library/unchanged.rs"]
 mod unchanged;
+#[path = "library/unsaid.rs"]
+mod unsaid;
 
 /// Runs a server, which says its port first, and a client of that port to their ends.
 fn converse(mut server: Command, client: impl FnOnce(&str) -> Command) {

@@ -74,13 +74,14 @@ impl SideMemory {
         SideMemory { base: address as *mut u8 }
     }
 
-    /// Zeroes the page for its next use.
+    /// Zeroes as much of the page as a `T` takes, for its next use as one.
     ///
     /// # Safety
     /// Nobody may use the page meanwhile.
-    pub unsafe fn clear(&self) {
-        // SAFETY: the caller guarantees that the whole page is ours.
-        unsafe { core::ptr::write_bytes(self.base, 0, SIDE_BYTES) }
+    pub unsafe fn clear<T>(&self) {
+        const { assert!(size_of::<T>() <= SIDE_BYTES) };
+        // SAFETY: it fits (checked above), and the caller guarantees that the whole page is ours.
+        unsafe { core::ptr::write_bytes(self.base, 0, size_of::<T>()) }
     }
 
     /// Writes all of `bytes` into the store of the side in `fd`, at `offset`. False if that cannot be.

@@ -17,6 +17,7 @@ closed_list! {
         LanesCreated = "lanes_created": "Lanes made and mapped.",
         LanesReused = "lanes_reused": "Connections that took a lane used before, with no new mapping.",
         ConnectionsAgain = "connections_again": "Connections made over ends that were kept of one before, as clients.",
+        HellosUnsaid = "hellos_unsaid": "Connections whose lane the server knew by its name and took before there was a hello, as clients.",
         HiddenFds = "hidden_fds": "Descriptors that Beeline holds for itself at the moment.",
         BytesSent = "bytes_sent": "Bytes sent by connections that have been closed.",
         BytesReceived = "bytes_received": "Bytes received by connections that have been closed.",

@@ -3,7 +3,7 @@
 use beeline_lane::offer;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::sync::atomic::AtomicU32;
+use loom::sync::atomic::{AtomicU32, Ordering::Release};
 use loom::thread;
 
 /// A lane that is offered, and the bytes in it, which loom watches.
@@ -19,7 +19,11 @@ unsafe impl Send for Offered {}
 
 impl Offered {
     fn new() -> Arc<Self> {
-        Arc::new(Self { word: AtomicU32::new(offer::OFFERED), bytes: UnsafeCell::new(0) })
+        Self::with(offer::OFFERED)
+    }
+
+    fn with(word: u32) -> Arc<Self> {
+        Arc::new(Self { word: AtomicU32::new(word), bytes: UnsafeCell::new(0) })
     }
 
     /// Reads, and leaves the ring as a reader does: nobody else may be at it.
@@ -117,5 +121,58 @@ fn who_withdraws_after_the_servers_end_knows_what_it_did() {
         // The kernel's report of its end orders what it did before.
         let taken = dies_first.join().unwrap();
         assert_eq!(lane.withdraw(), !taken);
+    });
+}
+
+const NAMED: u32 = offer::named(5);
+
+/// A hello is said by the client or heard without, and what the client has written before is there for who hears it.
+#[test]
+fn a_hello_is_said_or_heard_and_not_both() {
+    loom::model(|| {
+        let lane = Offered::with(offer::WITHDRAWN);
+        let server = thread::spawn({
+            let lane = lane.clone();
+            move || {
+                let heard = offer::hear(&lane.word, NAMED);
+                (heard, heard && lane.serve())
+            }
+        });
+        lane.consume();
+        lane.word.store(NAMED, Release);
+        let said = offer::say(&lane.word);
+        let (heard, served) = server.join().unwrap();
+        assert!(said != heard, "said {said}, heard {heard}");
+        assert_eq!(served, heard);
+        assert!(said == lane.withdraw(), "who was not heard has the lane");
+    });
+}
+
+/// The client gives up at the door, while the server hears it, and takes the lane.
+#[test]
+fn who_gives_up_unsaid_has_the_lane_or_the_server_has() {
+    loom::model(|| {
+        let lane = Offered::with(NAMED);
+        let server = thread::spawn({
+            let lane = lane.clone();
+            move || offer::hear(&lane.word, NAMED) && lane.serve()
+        });
+        let ours = offer::take_back(&lane.word);
+        if ours {
+            lane.consume();
+        }
+        assert!(ours != server.join().unwrap());
+        assert!(!offer::say(&lane.word));
+    });
+}
+
+/// What is known by another name is not heard.
+#[test]
+fn another_name_is_not_heard() {
+    loom::model(|| {
+        let lane = Offered::with(NAMED);
+        assert!(!offer::hear(&lane.word, offer::named(6)));
+        assert!(offer::say(&lane.word));
+        assert!(!offer::hear(&lane.word, NAMED) && lane.serve());
     });
 }

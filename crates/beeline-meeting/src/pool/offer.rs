@@ -1,15 +1,16 @@
 //! Lanes that a client offers to a server.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, Release};
 
-use beeline_lane::flags;
-use beeline_lane::{End, LaneMemory};
+use beeline_lane::{End, LaneMemory, flags, offer};
 use beeline_shm::{Fd, memfd};
 use beeline_stats::tunables::option;
 use beeline_stats::{Counter, Reason};
+use beeline_wire::ConnName;
 
 use super::{CLIENT, LANES, LOCK, PooledLane, SERVER, SPARE, drop_idle, keep_idle};
 use crate::limits::{self};
+use crate::trust::Peer;
 use crate::{hidden, stats};
 
 /// Idle lanes of a client up to which one whose server has a seat is left to stand.
@@ -31,6 +32,10 @@ pub struct Offer {
     pub(super) aside: bool,
     /// Whether the lane is as its last connection has left it, and stands.
     pub(super) is_intact: bool,
+    /// Who has had it last under the name of this connection, and so may have it without a hello.
+    pub(super) known_to: Option<Peer>,
+    /// Whether that was made known: [`Offer::leave_unsaid`].
+    pub(super) is_unsaid: bool,
 }
 
 impl Offer {
@@ -45,6 +50,24 @@ impl Offer {
         self.lane.owner.store(uid.wrapping_add(1), Relaxed);
     }
 
+    /// Who has had the lane last, if both ends know it by the name of this connection.
+    #[must_use]
+    pub fn known_to(&self) -> Option<Peer> {
+        self.known_to
+    }
+
+    /// From here on a server that knows the lane may take it without a hello, by this name: all is as it is to be for
+    /// one.
+    pub fn leave_unsaid(&mut self, name: &ConnName) {
+        self.is_unsaid = true;
+        self.lane.memory().offer().store(offer::named(name.sum()), Release);
+    }
+
+    /// Whether the hello is to be said: no server has taken it for said.
+    pub(crate) fn is_to_be_said(&self) -> bool {
+        !self.is_unsaid || offer::say(self.lane.memory().offer())
+    }
+
     /// Whether a server has had the lane before.
     #[must_use]
     pub fn was_served(&self) -> bool {
@@ -56,11 +79,11 @@ impl Offer {
     pub fn step_aside(self) -> Offer {
         let Offer { lane, memfd, aside, .. } = self;
         if lane.memfd.get().is_some() {
-            return Offer { lane, memfd, aside, is_intact: false };
+            return Offer { lane, memfd, aside, is_intact: false, known_to: None, is_unsaid: false };
         }
         let memfd = hidden::hide(memfd);
         lane.memfd.set(Some(memfd));
-        Offer { lane, memfd, aside: true, is_intact: false }
+        Offer { lane, memfd, aside: true, is_intact: false, known_to: None, is_unsaid: false }
     }
 
     /// The hello was sent: the memfd is kept for the next one, or closed. Returns the lane.
@@ -79,7 +102,12 @@ impl Offer {
 
     /// The hello was not sent: the lane is there for the next connection, if there are numbers to spare for its memfd.
     pub fn withdraw(self) {
-        let Offer { lane, memfd, is_intact, .. } = self;
+        let Offer { lane, memfd, is_intact, is_unsaid, .. } = self;
+        if is_unsaid && !offer::take_back(lane.memory().offer()) {
+            // A server has it.
+            lane.spoil();
+            return super::retire(lane, End::Client, false);
+        }
         if lane.memfd.get().is_none() {
             lane.memfd.set(Some(hidden::hide(memfd)));
         }
@@ -104,6 +132,18 @@ impl Offer {
     }
 }
 
+/// The idle lane that has had the last connection of this name to the listener `cookie`, as new
+/// ([`LaneMemory::reset`]).
+#[must_use]
+pub fn lane_of_name(cookie: u64, name: &ConnName) -> Option<Offer> {
+    let lane = {
+        let _guard = LOCK.lock();
+        CLIENT.take(|lane| lane.knows(name).is_some() && lane.cookie.load(Relaxed) == cookie && lane.is_plain())?
+    };
+    let known_to = lane.knows(name);
+    anew(lane, cookie).map(|offer| Offer { known_to, ..offer })
+}
+
 /// A lane for a connection to the listener `cookie`: a new one, or one that is as new ([`LaneMemory::reset`]).
 ///
 /// # Errors
@@ -111,8 +151,7 @@ impl Offer {
 pub fn client_lane(cookie: u64) -> Result<Offer, Reason> {
     // Without its memfd it cannot be offered.
     let has_memfd = |lane: &PooledLane| lane.memfd().is_some();
-    let released = |lane: &PooledLane| lane.memory().flags(End::Server) & flags::RELEASED != 0;
-    let fits = |lane: &PooledLane| lane.cookie.load(Relaxed) == cookie && has_memfd(lane) && released(lane);
+    let fits = |lane: &PooledLane| lane.cookie.load(Relaxed) == cookie && has_memfd(lane) && lane.is_released();
     let used = {
         let _guard = LOCK.lock();
         // One that stands is for those whom its anchor serves: with a seat maybe for the next connection, if not for
@@ -142,7 +181,7 @@ pub fn client_lane(cookie: u64) -> Result<Offer, Reason> {
     };
     lane.fill(memory, memfd::identify(memfd.get()).map(|(id, _)| id).unwrap_or_default());
     lane.cookie.store(cookie, Relaxed);
-    Ok(Offer { lane, memfd: memfd.give_away(), aside: false, is_intact: false })
+    Ok(Offer { lane, memfd: memfd.give_away(), aside: false, is_intact: false, known_to: None, is_unsaid: false })
 }
 
 /// An idle lane, which is in no list, for a new connection.
@@ -153,7 +192,7 @@ fn anew(lane: &'static PooledLane, cookie: u64) -> Option<Offer> {
     lane.memory().reset();
     lane.cookie.store(cookie, Relaxed);
     lane.owner.store(0, Relaxed);
-    Some(Offer { lane, memfd, aside: false, is_intact: false })
+    Some(Offer { lane, memfd, aside: false, is_intact: false, known_to: None, is_unsaid: false })
 }
 
 /// Makes the memory of a new lane, if the process's limits allow one.

@@ -34,7 +34,7 @@ pub fn side() -> Result<Side, Errno> {
     let (page, memfd) = match take() {
         Some((page, memfd)) => {
             // SAFETY: an idle page has no user.
-            unsafe { page.clear() };
+            unsafe { page.clear::<SideState>() };
             (page, memfd)
         }
         None => match SideMemory::create() {

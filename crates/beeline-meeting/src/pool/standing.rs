@@ -39,6 +39,8 @@ pub struct Standing {
     namespace: AtomicU64,
     client: Address,
     server: Address,
+    /// [`ConnName::sum`] of these, if they are the last connection's; else 0.
+    sum: AtomicU32,
     /// Client: 1 where the port in the anchor's name is one that the program has bound, and gives back with its socket.
     borrows_port: AtomicU32,
     /// Server: where the end is kept, for whoever keeps it; null where it is not to be.
@@ -58,12 +60,29 @@ impl Standing {
     /// Notes whose connection it is, before it begins.
     pub fn know(&self, name: &ConnName, peer: Peer, user: u32, namespace: Option<u64>) {
         self.again.store(0, Relaxed);
+        self.sum.store(name.sum(), Relaxed);
         self.client.set(name.client.address());
         self.server.set(name.server.address());
         self.peer_pid.store(peer.pid, Relaxed);
         self.peer_uid.store(peer.uid, Relaxed);
         self.user.store(user, Relaxed);
         self.namespace.store(namespace.map_or(0, |namespace| namespace.wrapping_add(1)), Relaxed);
+    }
+
+    /// Nothing is known of the connection that is about to begin.
+    pub fn forget(&self) {
+        self.sum.store(0, Relaxed);
+        self.borrows_port.store(0, Relaxed);
+    }
+
+    /// Whether the last connection had this name, which the kernel keeps for an anchor, and this peer.
+    pub(super) fn is_known_by(&self, name: &ConnName, peer: Peer) -> bool {
+        self.sum.load(Relaxed) == name.sum() && self.name() == *name && self.peer() == peer
+    }
+
+    /// The last connection's name, if another one with the same peer may have it.
+    fn last_name(&self) -> Option<ConnName> {
+        (self.sum.load(Relaxed) != 0 && !self.borrows_port()).then(|| self.name())
     }
 
     /// Notes whether the program has bound the port in the anchor's name.
@@ -205,6 +224,16 @@ pub(crate) fn give_up(name: &ConnName) -> bool {
     any
 }
 
+/// The name of the last connection over a client's idle lane to `server`, if the next one `may` have it.
+pub(crate) fn next_name(server: SocketAddr, may: impl Fn(&Standing) -> bool) -> Option<ConnName> {
+    let is_fit = |lane: &PooledLane| {
+        let stands = &lane.stands;
+        stands.last_name().is_some_and(|name| name.server.address() == server) && may(stands) && lane.is_plain()
+    };
+    let _guard = LOCK.lock();
+    CLIENT.find(is_fit).map(|lane| lane.stands.name())
+}
+
 /// Takes a client's lane that stands ready at both ends for a connection to `server`, and that `wanted` accepts.
 pub fn standing(server: SocketAddr, wanted: impl FnMut(&Standing) -> bool) -> Option<Offer> {
     take(server, PooledLane::is_ready, wanted)
@@ -228,10 +257,26 @@ fn take(
             && is_fit(lane)
             && wanted(&lane.stands)
     })?;
-    Some(Offer { lane, memfd: lane.memfd()?, aside: false, is_intact: true })
+    Some(Offer { lane, memfd: lane.memfd()?, aside: false, is_intact: true, known_to: None, is_unsaid: false })
 }
 
 impl PooledLane {
+    /// Whether a client's idle lane may be offered at a door, and stands not.
+    pub(super) fn is_plain(&self) -> bool {
+        // Without its memfd it cannot be offered.
+        self.stands.anchor().is_none() && self.memfd().is_some() && self.is_released()
+    }
+
+    /// Whether the server has done with it.
+    pub(super) fn is_released(&self) -> bool {
+        self.memory().flags(End::Server) & flags::RELEASED != 0
+    }
+
+    /// Who served the last connection, if the next one has the same name: both ends know it by that.
+    pub(super) fn knows(&self, name: &ConnName) -> Option<Peer> {
+        (self.stands.last_name() == Some(*name)).then(|| self.stands.peer())
+    }
+
     /// Whether the server of a client's idle lane that stands may be told of the next connection.
     #[must_use]
     pub fn is_ready(&self) -> bool {

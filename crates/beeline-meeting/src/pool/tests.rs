@@ -1,3 +1,5 @@
+mod named;
+
 use super::*;
 use beeline_lane::seat;
 

@@ -154,7 +154,8 @@ fn last_client(call: &mut Accepting) -> Option<i32> {
     if !reserve::release_reserve() || !retreat::begin_now(desc, listener, Reason::DescriptorsShort) {
         return None;
     }
-    let anchor = next(listener, call.flags).ok().flatten();
+    let mut name = SockAddr::empty();
+    let anchor = next(listener, &mut name, call.flags).ok().flatten();
     let gave_up = {
         let _guard = listener.lock.lock();
         sleepers::end(listener)
@@ -163,11 +164,13 @@ fn last_client(call: &mut Accepting) -> Option<i32> {
         // The door's own number is the last one, then.
         retreat::if_empty(desc, listener);
     }
-    let taken = anchor.and_then(|anchor| match judge(call, anchor).and_then(|who| take_in_time(call, anchor, &who)) {
-        Ok(()) => Some(anchor),
-        Err(refusal) => {
-            send_away(anchor, refusal);
-            None
+    let taken = anchor.and_then(|anchor| {
+        match judge(call, anchor, Some(&name)).and_then(|who| take_in_time(call, anchor, &who)) {
+            Ok(()) => Some(anchor),
+            Err(refusal) => {
+                send_away(anchor, refusal);
+                None
+            }
         }
     });
     // What has come since cannot be taken: it begins again over TCP, and waits there.
@@ -390,7 +393,8 @@ fn from_queue(call: &mut Accepting) -> Result<Option<i32>, Errno> {
             if !listener.is_of(desc) {
                 return Err(Errno(libc::EBADF));
             }
-            let anchor = match next(listener, flags) {
+            let mut name = SockAddr::empty();
+            let anchor = match next(listener, &mut name, flags) {
                 Ok(Some(anchor)) => anchor,
                 Ok(None) => {
                     retreat::if_empty(desc, listener);
@@ -403,7 +407,7 @@ fn from_queue(call: &mut Accepting) -> Result<Option<i32>, Errno> {
                 }
                 Err(errno) => return Err(errno),
             };
-            let who = judge(call, anchor);
+            let who = judge(call, anchor, Some(&name));
             let taken = who.as_ref().map_err(|refusal| *refusal).and_then(|who| take_hello(call, anchor, who));
             (anchor, who.ok(), taken, crate::forks())
         };
@@ -459,20 +463,20 @@ fn shown_as_reset(call: &mut Accepting) -> Result<i32, Errno> {
     Ok(accepted)
 }
 
-/// The next client in the door's queue.
+/// The next client in the door's queue, and the name of its anchor.
 ///
 /// # Errors
 /// Those of accept4(2): `EINVAL` from a door that was shut.
-pub(super) fn next(listener: &'static Listener, flags: i32) -> Result<Option<i32>, Errno> {
+pub(super) fn next(listener: &'static Listener, name: &mut SockAddr, flags: i32) -> Result<Option<i32>, Errno> {
     let _guard = listener.lock.lock();
     let Some(door) = listener.door.get() else { return Ok(None) };
-    match kernel::accept4(door, None, flags) {
+    match kernel::accept4(door, Some(name), flags) {
         Ok(anchor) => Ok(Some(anchor as i32)),
         Err(errno @ Errno(libc::EMFILE | libc::ENFILE)) => {
             if !pool::release_descriptors() {
                 return Err(errno);
             }
-            match kernel::accept4(door, None, flags) {
+            match kernel::accept4(door, Some(name), flags) {
                 Ok(anchor) => Ok(Some(anchor as i32)),
                 Err(errno @ Errno(libc::EMFILE | libc::ENFILE)) => Err(errno),
                 // The kernel looks for a number first.

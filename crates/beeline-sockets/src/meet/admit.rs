@@ -6,7 +6,7 @@
 //!    may not claim is in [`super::claims`].
 //! 2. The client must be somebody to share memory with ([`super::trust`]), and no rule may want the connection to go
 //!    over TCP.
-//! 3. The hello must be there.
+//! 3. The hello must be there, or need not be said: the lane is known by the name ([`taking::unsaid`]).
 //! 4. The lane is mapped, or found among those mapped before.
 //! 5. Everything that can fail has been done when the hello is taken ([`beeline_lane::offer`]); from then on the
 //!    connection never changes its path. A client that is sent away before begins again over TCP, and one that has not
@@ -57,17 +57,18 @@ impl Visitor {
 /// Makes a connection of a client's anchor. The caller holds `changing::changing`, and closes the anchor if this
 /// fails.
 pub(super) fn take(call: &mut Accepting, anchor: i32) -> Result<(), Refusal> {
-    let visitor = judge(call, anchor)?;
+    let visitor = judge(call, anchor, None)?;
     take_hello(call, anchor, &visitor)
 }
 
-/// Finds out who has come. What the anchor tells is judged before the client has said anything, and only once.
+/// Finds out who has come. What the anchor tells is judged before the client has said anything, and only once. Its name
+/// is asked for unless it is `told`.
 ///
 /// # Errors
 /// Why it is sent away, never [`Refusal::Silence`].
-pub(super) fn judge(call: &Accepting, anchor: i32) -> Result<Visitor, Refusal> {
+pub(super) fn judge(call: &Accepting, anchor: i32, told: Option<&SockAddr>) -> Result<Visitor, Refusal> {
     may_admit(call)?;
-    let bound = name_of(anchor)?;
+    let bound = name_of(anchor, told)?;
     let peer = trust::peer(anchor);
     let uid = peer.map(|peer| peer.uid);
     let may_bridge = uid.is_some_and(trust::may_bridge);
@@ -99,7 +100,14 @@ pub(super) fn take_hello(call: &mut Accepting, anchor: i32, visitor: &Visitor) -
     may_admit(call)?;
     let uid = visitor.user();
     let bridged = named.is_some_and(|(_, bridged)| bridged);
-    let (lane, held) = lane_of(anchor, is_of_ours)?;
+    let unsaid = match (named, peer) {
+        (Some((ref name, false)), Some(peer)) if is_of_ours => taking::unsaid(anchor, name, peer),
+        _ => None,
+    };
+    let (lane, held) = match unsaid {
+        Some(lane) => (lane, None),
+        None => lane_of(anchor, is_of_ours)?,
+    };
     if !listener.is_of_one_user(ours) {
         lane.spoil();
     }
@@ -137,6 +145,9 @@ pub(super) fn take_hello(call: &mut Accepting, anchor: i32, visitor: &Visitor) -
     let path = if bridged { state::BRIDGED } else { 0 };
     if path == 0 {
         standing::welcome(listener, lane, &name, peer, ours);
+    }
+    if path != 0 || named.is_none() {
+        lane.stands.forget();
     }
     match establish(desc, anchor, flags, &name, (lane, path), Origin { peer, is_of_ours }) {
         Ok(family) => {
@@ -310,7 +321,9 @@ pub(super) fn establish(
         // The other host's client waits for that word. A bridge that is gone is found by whoever uses the lane.
         let _ = Anchor(anchor).ring();
     }
-    slots::open_slot(connection, peer.map(|peer| peer.pid));
+    let peer_pid = peer.map(|peer| peer.pid);
+    connection.know_peer(peer_pid.unwrap_or(0));
+    slots::open_slot(connection, peer_pid);
     wait::note_client_over_lane();
     stats::count(Counter::ConnectionsAcceleratedServer, 1);
     stats::count(Counter::ConnectionsBridgedServer, u64::from(path & state::BRIDGED != 0));

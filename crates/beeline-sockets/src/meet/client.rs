@@ -21,7 +21,7 @@ pub(super) fn prepare(
     cookie: u64,
     nonblocking: bool,
 ) -> Result<Offer, Reason> {
-    let offer = pool::client_lane(cookie)?;
+    let offer = pool::lane_of_name(cookie, name).map_or_else(|| pool::client_lane(cookie), Ok)?;
     fill(side, desc, name, nonblocking, offer.lane.memory());
     Ok(offer)
 }
@@ -73,6 +73,7 @@ pub(super) fn install(
         let is_done = table::put_under(fd, desc, anchor);
         if is_done {
             super::lane::begin_lane(desc, anchor, lane, side, End::Client);
+            desc.know_peer(peer_pid.unwrap_or(0));
             slots::open_slot(desc, peer_pid);
             if owned {
                 io::own(fd);

@@ -275,7 +275,12 @@ fn attempt(
     // Everything is at hand before the server learns of us: between connecting to its door and saying hello
     // there is as little as can be.
     let side = pool::side().map_err(limits::memory_reason)?;
-    let lane = client::prepare(side.state, desc, &name, target.cookie, nonblocking).and_then(|offer| {
+    let lane = client::prepare(side.state, desc, &name, target.cookie, nonblocking).and_then(|mut offer| {
+        if let Some(peer) = offer.known_to().filter(|peer| route.ours.believes(peer.uid)) {
+            // Most likely it is the same again.
+            standing::offer(&offer, &route, &name, Some(peer));
+            offer.leave_unsaid(&name);
+        }
         let trusted = greeting::enter_door(&anchor, &name, route.destination, target, &route.ours);
         match trusted {
             Ok(peer) => {

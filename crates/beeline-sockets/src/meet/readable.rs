@@ -8,6 +8,7 @@ use super::listener::Listener;
 use super::lobby::{self, Who, send_away};
 use super::{retreat, trust, watched};
 use crate::desc::Desc;
+use crate::kernel::SockAddr;
 use crate::{Errno, changing, kernel};
 
 /// Whether the listener has a client at its door, after the kernel has called one of its hidden descriptors readable.
@@ -77,7 +78,9 @@ fn let_in(desc: &'static Desc, listener: &'static Listener) -> bool {
             if !listener.is_of(desc) {
                 return false;
             }
-            (next(listener, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK), crate::forks())
+            // Whoever takes it asks for its name.
+            let mut name = SockAddr::empty();
+            (next(listener, &mut name, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK), crate::forks())
         };
         let anchor = match came {
             Ok(Some(anchor)) => anchor,

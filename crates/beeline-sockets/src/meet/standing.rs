@@ -85,15 +85,15 @@ fn are_wanted(had_another: bool) -> bool {
 /// Before a hello: rule 1, of the client. `peer` is who opened the door, where the anchor has a plain name.
 pub(super) fn offer(offer: &Offer, route: &Route, name: &ConnName, peer: Option<trust::Peer>) {
     offer.lane.stands.says_hello(thread::identity());
-    if !are_wanted(offer.was_served()) {
-        return;
-    }
+    offer.lane.stands.forget();
     // Ends are kept with processes of our own user and of root.
-    if let Some(peer) = peer.filter(|peer| route.ours.believes(peer.uid)) {
+    let peer = peer.filter(|peer| route.ours.believes(peer.uid));
+    if let Some(peer) = peer {
         offer.lane.stands.know(name, peer, route.ours.uid(), route.namespace());
         offer.lane.stands.set_borrows_port(route.bound_port.is_some());
-        offer.lane.memory().set_flags(End::Client, flags::STANDS);
     }
+    let stands = peer.is_some() && are_wanted(offer.was_served());
+    offer.lane.memory().set_flags(End::Client, if stands { flags::STANDS } else { 0 });
 }
 
 /// Before a hello is taken: rule 1, of the server. `peer` is who brought the lane with a plain name.
@@ -105,14 +105,13 @@ pub(super) fn welcome(
     ours: &trust::OwnUser,
 ) {
     lane.stands.set_home(core::ptr::null_mut());
+    lane.stands.forget();
+    let Some(peer) = peer.filter(|peer| lane.holder().is_none() && ours.believes(peer.uid)) else { return };
+    lane.stands.know(name, peer, ours.uid(), None);
     let offers = lane.memory().flags(End::Client) & flags::STANDS != 0;
     let is_wanted = crate::live(option::standing) != Wanted::Off;
     let is_home = || !listener.is_shared() || lane.is_ours_alone() && listener.seats.begin_keeping();
-    if !offers || lane.holder().is_some() || !is_wanted {
-        return;
-    }
-    if let Some(peer) = peer.filter(|peer| ours.believes(peer.uid) && is_home()) {
-        lane.stands.know(name, peer, ours.uid(), None);
+    if offers && is_wanted && is_home() {
         lane.stands.set_home(core::ptr::from_ref(listener).cast_mut().cast());
         lane.cookie.store(listener.cookie.load(Relaxed), Relaxed);
     }
