@@ -212,8 +212,13 @@ fn delete(epfd: i32, set: &Set, fd: i32, old: Option<&Entry>) -> Result<bool, Er
     {
         return Ok(false);
     }
-    let absent = old.is_some_and(|entry| entry.dead.load(Relaxed) || is_fired_over_tcp(entry));
-    let result = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
+    let is_dead = old.is_some_and(|entry| entry.dead.load(Relaxed));
+    let absent = is_dead || old.is_some_and(is_fired_over_tcp);
+    // What nobody else has put there is there no more.
+    let result = match is_dead && set.is_private() {
+        true => Ok(0),
+        false => kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None),
+    };
     if let Some(entry) = old {
         hidden_of(entry, |hidden| {
             let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);
