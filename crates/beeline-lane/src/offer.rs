@@ -24,7 +24,8 @@
 //!    door. Afterwards it says hello if [`say`] tells it to, and then only.
 //! 8. A server that finds at its door whom the name belongs to, and the lane's word like this, [`hear`]s the hello that
 //!    nobody has said. From then on the word is [`OFFERED`], and none will come. Who is too late awaits the hello.
-//! 9. Whoever gives up before takes the lane back ([`take_back`]), and does not use it again if a server has it.
+//! 9. Whoever gives up at the door, saying nothing, takes the lane back ([`take_back`]) if it can, and never uses it
+//!    again: a server that has heard it may be about to take it, and would not know it from the next offer.
 //!
 //! The word is the client's to write, which may be hostile: it spoils its own connection. Either end reads it once for
 //! each decision.
@@ -70,7 +71,6 @@ pub fn hear(word: &AtomicU32, named: u32) -> bool {
 }
 
 /// The client, which has said nothing, takes back a lane that is known by a name. False if a server has it.
-#[must_use]
 pub fn take_back(word: &AtomicU32) -> bool {
     let seen = word.load(Acquire);
     // Only a server changes it now, and at most twice.

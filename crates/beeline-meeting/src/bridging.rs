@@ -147,7 +147,9 @@ pub fn connect_for(client: Endpoint, server: Endpoint) -> Result<LaneEnd, Reason
     for end in [End::Client, End::Server] {
         offer.lane.memory().read_wake(end).store(beeline_lane::BEGIN_ARMED, Relaxed);
     }
-    if let Err(reason) = greeting::enter_door(&anchor, &name, server.address(), target, &trust::OwnUser::default()) {
+    let entered = greeting::enter_door(&anchor, server.address(), target)
+        .and_then(|()| greeting::who_opened(&anchor, &name, server.address(), target, &trust::OwnUser::default()));
+    if let Err(reason) = entered {
         offer.withdraw();
         return Err(reason);
     }

@@ -22,29 +22,36 @@ pub fn is_open(cookie: u64) -> bool {
     kernel::connect(probe.get(), &door) != Err(Errno(libc::ECONNREFUSED))
 }
 
-/// Connects to the door, and proves that it is the listener's own. Returns who opened it.
+/// Connects to the door.
 ///
 /// # Errors
 /// Why it is not entered.
-pub fn enter_door(
+pub fn enter_door(anchor: &Fd, destination: SocketAddr, target: Target) -> Result<(), Reason> {
+    calibrate::small_send_buffer()?;
+    trust::refuse_rights(anchor.get());
+    let door = SockAddr::abstract_unix(DoorName::encode(target.cookie).as_bytes()).ok_or(Reason::Internal)?;
+    match kernel::connect(anchor.get(), &door) {
+        Ok(_) => Ok(()),
+        Err(Errno(libc::EAGAIN)) => Err(Reason::DoorFull),
+        Err(Errno(libc::EPERM | libc::EACCES)) => Err(Reason::SystemCallDenied),
+        Err(_) => {
+            lookup::note_doorless(destination);
+            Err(Reason::NoDoor)
+        }
+    }
+}
+
+/// Proves that the door that was entered is the listener's own. Returns who opened it.
+///
+/// # Errors
+/// Why it is left again.
+pub fn who_opened(
     anchor: &Fd,
     name: &ConnName,
     destination: SocketAddr,
     target: Target,
     ours: &OwnUser,
 ) -> Result<Peer, Reason> {
-    calibrate::small_send_buffer()?;
-    trust::refuse_rights(anchor.get());
-    let door = SockAddr::abstract_unix(DoorName::encode(target.cookie).as_bytes()).ok_or(Reason::Internal)?;
-    match kernel::connect(anchor.get(), &door) {
-        Ok(_) => {}
-        Err(Errno(libc::EAGAIN)) => return Err(Reason::DoorFull),
-        Err(Errno(libc::EPERM | libc::EACCES)) => return Err(Reason::SystemCallDenied),
-        Err(_) => {
-            lookup::note_doorless(destination);
-            return Err(Reason::NoDoor);
-        }
-    }
     // The next client would find the same, and wake the server for nothing.
     let barred = |reason| {
         lookup::note_barred(destination, target.cookie, reason);

@@ -342,6 +342,12 @@ pub(super) fn listener_now(destination: SocketAddr, source: SocketAddr) -> Resul
     Ok(target)
 }
 
+/// Whether several listeners share the destination's port, as clients have found of late.
+#[must_use]
+pub fn is_shared(destination: SocketAddr) -> bool {
+    recall(destination, |entry| entry.group_until_ns).is_some_and(|until_ns| kernel::now_ns() < until_ns)
+}
+
 /// Whether a client has just found that there is no door.
 pub fn is_doorless(destination: SocketAddr, cookie: u64) -> bool {
     why_not_enter(destination, cookie) == Some(Reason::NoDoor)

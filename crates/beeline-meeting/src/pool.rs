@@ -22,9 +22,12 @@
 //! 4. The memfd travels with every hello. The server recognises a lane that it still has mapped by the
 //!    memfd's identity and maps any other, so that neither end depends on what the other has kept.
 //! 5. A client uses a lane again under the name of its last connection, if it can. Then a server that knows the lane by
-//!    that name, and its client's process by what the kernel says of the anchor, may take it before there is a hello
-//!    ([`beeline_lane::offer`], 7 to 9). It knows that whoever is at the other end means this lane: the kernel keeps
-//!    the name for one anchor, which is looked at between the lane's word and the change of that.
+//!    that name, its listener, and its client's process and user by what the kernel says of the anchor, may take it
+//!    before there is a hello ([`beeline_lane::offer`], 7 to 9). Whoever is at the other end means this lane: the
+//!    kernel keeps the name for one anchor, which is seen to be there after the lane's word is read; and a lane that
+//!    was so offered is not used again by a client that has come to the door and has not been served. What remains is
+//!    a process of the same user that gets the number and the port of one that was killed between the two: its
+//!    connection is reset.
 //!
 //! A lane may wait for its next connection with both ends' anchors and names: [`standing`].
 //!
@@ -264,15 +267,19 @@ pub(super) fn server_known(id: FileId, ring_bytes: u32) -> Option<&'static Poole
     })
 }
 
-/// The idle lane that this process, as a server, knows by the name and the peer of its last connection, if `hears` says
-/// that its client offers it again. It has its memfd: none comes with it.
+/// The idle lane that this process, as a server, knows by the name and the peer of its last connection to the listener
+/// `cookie`, if `hears` says that its client offers it again. It has its memfd: none comes with it.
 pub(super) fn server_named(
+    cookie: u64,
     name: &ConnName,
     peer: Peer,
     hears: impl Fn(&PooledLane) -> bool,
 ) -> Option<&'static PooledLane> {
     let _guard = LOCK.lock();
-    SERVER.take(|lane| lane.stands.is_known_by(name, peer) && lane.memfd().is_some() && hears(lane))
+    let is_it = |lane: &PooledLane| {
+        lane.stands.is_known_by(name, peer) && lane.cookie.load(Relaxed) == cookie && lane.memfd().is_some()
+    };
+    SERVER.take(|lane| is_it(lane) && hears(lane))
 }
 
 /// A record for a lane that this process, as a server, has just mapped.

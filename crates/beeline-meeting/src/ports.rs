@@ -60,6 +60,11 @@ pub fn is_handed_out(port: u16) -> bool {
     (low..=high).contains(&u32::from(port))
 }
 
+/// Whether a port that [`next`] has given is still one for lanes.
+pub(super) fn may_be_had(port: u16) -> bool {
+    !is_handed_out(port) && port >= first_unprivileged()
+}
+
 /// How many ports the kernel finds at once for sockets that connect: it tries every other one of its range first. The
 /// last eighth it has to look for.
 ///

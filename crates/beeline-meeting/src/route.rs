@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use beeline_shm::Fd;
 use beeline_stats::Reason;
-use beeline_stats::tunables::option;
+use beeline_stats::tunables::{Standing as Wanted, option};
 use beeline_wire::{ConnName, Endpoint, Held};
 
 use super::pool::{self, Standing};
@@ -137,13 +137,15 @@ impl Route {
             && !trust::may_have_any_port(self.ours.uid())
     }
 
-    /// The port with which a lane of the last connection is used again, so that the server knows it by its name.
+    /// The port with which a lane of the last connection is used again, so that the server knows it by its name. None
+    /// where several listeners share the destination's port: each has some clients' ports.
     fn last_port(&self) -> Option<u16> {
-        if self.explicit || self.way != Way::Here {
+        let may = !self.explicit && self.way == Way::Here && crate::live(option::standing) != Wanted::Off;
+        if !may || lookup::is_shared(self.destination) {
             return None;
         }
         let name = pool::next_name(self.destination, |stands| self.over(stands).is_some())?;
-        Some(name.client.address().port())
+        Some(name.client.address().port()).filter(|port| ports::may_be_had(*port))
     }
 
     /// The network namespace of the socket.
@@ -212,8 +214,10 @@ pub fn reserve_name(
         false => PORTS_MAX,
     };
     let mut last_port = route.last_port();
-    for _ in 0..tries {
-        let port = match route.bound_port.or(last_port.take()).or_else(ports::next) {
+    // That one is not a candidate of the others.
+    for _ in 0..tries + usize::from(last_port.is_some()) {
+        let last = last_port.take();
+        let port = match route.bound_port.or(last).or_else(ports::next) {
             Some(port) => port,
             // TCP's own range leaves none.
             None if may_be_held => break,
@@ -223,7 +227,11 @@ pub fn reserve_name(
         if client.ip() == route.destination.ip() && port == route.destination.port() {
             continue;
         }
-        check(client)?;
+        match check(client) {
+            // Another listener has it now, perhaps.
+            Err(_) if last.is_some() => continue,
+            checked => checked?,
+        }
         let name = ConnName { client: Endpoint::new(client), server: Endpoint::new(route.destination) };
         let address = SockAddr::abstract_unix(name.encode().as_bytes()).ok_or(Reason::Internal)?;
         let socket = match anchor.take() {

@@ -65,21 +65,29 @@ pub fn name_of(anchor: i32, told: Option<&SockAddr>) -> Result<Option<ConnName>,
     }
 }
 
-/// The lane that a client offers again under the `name` of its last connection, which it had with us, if it has not
-/// said hello yet: it need not any more ([`offer`], 8).
+/// The lane that a client offers again under the `name` of its last connection, which it had with the same listener of
+/// this process, if it has not said hello yet: it need not any more ([`offer`], 8).
 #[must_use]
-pub fn unsaid(anchor: i32, name: &ConnName, peer: Peer) -> Option<&'static PooledLane> {
+pub fn unsaid(anchor: i32, cookie: u64, name: &ConnName, peer: Peer) -> Option<&'static PooledLane> {
+    if peer.pid == 0 {
+        // All those have this number that have none here.
+        return None;
+    }
     let named = offer::named(name.sum());
     let hears = |lane: &PooledLane| {
         let memory = lane.memory();
-        memory.offer().load(Acquire) == named
-            // Whoever is still there has the name, and nobody else had it when that was read.
-            && kernel::poll_now(anchor, 0) & libc::POLLHUP == 0
-            && offer::hear(memory.offer(), named)
+        // Whoever is still there has the name, and nobody else had it when the word was read.
+        memory.offer().load(Acquire) == named && is_there(anchor) && offer::hear(memory.offer(), named)
     };
-    let lane = pool::server_named(name, peer, hears)?;
+    let lane = pool::server_named(cookie, name, peer, hears)?;
     stats::count(Counter::LanesReused, 1);
     Some(lane)
+}
+
+/// Whether somebody is at the other end of an anchor for certain.
+fn is_there(anchor: i32) -> bool {
+    let mut fds = [libc::pollfd { fd: anchor, events: 0, revents: 0 }];
+    kernel::poll_at_once(&mut fds).is_ok() && fds[0].revents == 0
 }
 
 /// What a hello has brought.

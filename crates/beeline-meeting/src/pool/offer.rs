@@ -100,13 +100,23 @@ impl Offer {
         lane
     }
 
+    /// The client gives up at the door, where nothing was said.
+    pub fn give_up(self) {
+        if !self.is_unsaid {
+            return self.withdraw();
+        }
+        let lane = self.lane;
+        offer::take_back(lane.memory().offer());
+        lane.spoil();
+        super::retire(lane, End::Client, false);
+    }
+
     /// The hello was not sent: the lane is there for the next connection, if there are numbers to spare for its memfd.
     pub fn withdraw(self) {
         let Offer { lane, memfd, is_intact, is_unsaid, .. } = self;
-        if is_unsaid && !offer::take_back(lane.memory().offer()) {
-            // A server has it.
-            lane.spoil();
-            return super::retire(lane, End::Client, false);
+        if is_unsaid {
+            // Nobody has heard it, as nobody has come to the door.
+            offer::take_back(lane.memory().offer());
         }
         if lane.memfd.get().is_none() {
             lane.memfd.set(Some(hidden::hide(memfd)));
@@ -138,7 +148,15 @@ impl Offer {
 pub fn lane_of_name(cookie: u64, name: &ConnName) -> Option<Offer> {
     let lane = {
         let _guard = LOCK.lock();
-        CLIENT.take(|lane| lane.knows(name).is_some() && lane.cookie.load(Relaxed) == cookie && lane.is_plain())?
+        CLIENT.take(|lane| {
+            let knows = lane.knows(name).is_some();
+            let is_it = knows && lane.cookie.load(Relaxed) == cookie && lane.is_plain();
+            if knows && !is_it {
+                // It is another one's name now.
+                lane.stands.forget();
+            }
+            is_it
+        })?
     };
     let known_to = lane.knows(name);
     anew(lane, cookie).map(|offer| Offer { known_to, ..offer })

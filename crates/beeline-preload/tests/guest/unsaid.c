@@ -60,9 +60,11 @@ int main(int arguments, char **argument) {
         if (pids[i] == 0) serve(door);
         await_asleep(pids[i]);
     }
+    /* The first hellos are said: who has little of a busy CPU may be too late with them. */
+    for (long round = 0; round < 10; round++) ask(&address, round * AT_ONCE);
     CHECK(nice(19) == 19);
     for (long round = 0; round < ROUNDS; round++) ask(&address, round * AT_ONCE);
-    printf("%d\n", ROUNDS * AT_ONCE);
+    printf("%d\n", (10 + ROUNDS) * AT_ONCE);
     fflush(stdout);
     CHECK(getchar() == '!');
     for (int i = 0; i < workers; i++) CHECK(kill(pids[i], SIGKILL) == 0 && status_of(pids[i]) == 1000 + SIGKILL);

@@ -276,20 +276,23 @@ fn attempt(
     // there is as little as can be.
     let side = pool::side().map_err(limits::memory_reason)?;
     let lane = client::prepare(side.state, desc, &name, target.cookie, nonblocking).and_then(|mut offer| {
-        if let Some(peer) = offer.known_to().filter(|peer| route.ours.believes(peer.uid)) {
+        if let Some(peer) = offer.known_to().filter(|peer| held.is_none() && route.ours.believes(peer.uid)) {
             // Most likely it is the same again.
             standing::offer(&offer, &route, &name, Some(peer));
             offer.leave_unsaid(&name);
         }
-        let trusted = greeting::enter_door(&anchor, &name, route.destination, target, &route.ours);
-        match trusted {
+        if let Err(reason) = greeting::enter_door(&anchor, route.destination, target) {
+            offer.withdraw();
+            return Err(reason);
+        }
+        match greeting::who_opened(&anchor, &name, route.destination, target, &route.ours) {
             Ok(peer) => {
                 offer.know_owner(target.uid);
                 standing::offer(&offer, &route, &name, held.is_none().then_some(peer));
                 greeting::say_hello(anchor.get(), offer, held).map(|lane| (lane, peer))
             }
             Err(reason) => {
-                offer.withdraw();
+                offer.give_up();
                 Err(reason)
             }
         }

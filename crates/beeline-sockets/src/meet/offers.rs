@@ -77,8 +77,11 @@ static UPKEEP: Upkeep = Upkeep { due_ns, look_after, is_due };
 
 /// The client's end of a connection has said hello. The caller holds `changing::changing`, or that of its number.
 pub(crate) fn add(desc: &'static Desc) {
-    if desc.end() != End::Client || desc.lane().flags(End::Server) & flags::TAKEN != 0 {
+    if desc.end() != End::Client {
         return;
+    }
+    if desc.lane().flags(End::Server) & flags::TAKEN != 0 {
+        return lookup::note_taken(desc.side().remote.get());
     }
     desc.side().mark(state::OFFERED);
     let now_ns = kernel::now_ns();

@@ -8,8 +8,8 @@
 //!
 //! # While a connection lives
 //!
-//! 1. [`flags::STANDS`] in an end's flags says that it means to keep its anchor. The client says so before its hello,
-//!    the server when it takes that, if it may ([`offer`], [`welcome`]): the client's anchor has a plain name, they
+//! 1. [`flags::STANDS`] in an end's flags says that it means to keep its anchor. The client says so before its hello
+//!    (or before it is at the door, where there need not be one), the server when it takes that, if it may ([`offer`], [`welcome`]): the client's anchor has a plain name, they
 //!    believe each other's user, nobody else has the lane, nor the listener unless by rule 9. By itself a client does
 //!    from the second connection over a lane on: one that connects once would only leave a dead end.
 //! 2. An end takes the flag back for good, under its lock for sending, when it is shared with another process, shut
@@ -108,12 +108,12 @@ pub(super) fn welcome(
     lane.stands.forget();
     let Some(peer) = peer.filter(|peer| lane.holder().is_none() && ours.believes(peer.uid)) else { return };
     lane.stands.know(name, peer, ours.uid(), None);
+    lane.cookie.store(listener.cookie.load(Relaxed), Relaxed);
     let offers = lane.memory().flags(End::Client) & flags::STANDS != 0;
     let is_wanted = crate::live(option::standing) != Wanted::Off;
     let is_home = || !listener.is_shared() || lane.is_ours_alone() && listener.seats.begin_keeping();
     if offers && is_wanted && is_home() {
         lane.stands.set_home(core::ptr::from_ref(listener).cast_mut().cast());
-        lane.cookie.store(listener.cookie.load(Relaxed), Relaxed);
     }
 }
 

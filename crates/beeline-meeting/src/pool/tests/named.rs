@@ -37,6 +37,7 @@ fn of_server(name: &ConnName) -> &'static PooledLane {
     let lane = server_lane(memory, id).unwrap();
     lane.keep_memfd(memfd);
     lane.stands.know(name, PEER, 9, None);
+    lane.cookie.store(COOKIE, Relaxed);
     retire(lane, End::Server, true);
     lane
 }
@@ -58,10 +59,16 @@ fn a_lane_comes_again_under_its_name_if_it_may() {
     let lanes = of_client([1, 3]);
     assert_eq!(next_port(), Some(3), "that of the last one");
     assert!(next_name(SocketAddr::from(([127, 0, 0, 1], 4)), |_| true).is_none(), "another server");
-    assert!(lane_of_name(COOKIE, &name(5)).is_none() && lane_of_name(COOKIE + 1, &name(1)).is_none());
+    assert!(lane_of_name(COOKIE, &name(5)).is_none());
     let offer = lane_of_name(COOKIE, &name(1)).unwrap();
     assert!(core::ptr::eq(offer.lane, lanes[0]) && offer.known_to() == Some(PEER));
     offer.withdraw();
+    assert_eq!(next_port(), Some(1));
+    assert!(
+        lane_of_name(COOKIE + 1, &name(1)).is_none() && next_port() == Some(3),
+        "it is another's name from then on"
+    );
+    lanes[0].stands.know(&name(1), PEER, 9, Some(10));
     assert_eq!(next_port(), Some(1));
     lanes[0].memory().set_flags(End::Server, 0);
     assert_eq!(next_port(), Some(3), "its server has not released the other one");
@@ -98,21 +105,27 @@ fn a_hello_is_said_unless_the_server_has_heard_it() {
 }
 
 #[test]
-fn a_lane_that_a_server_has_taken_without_a_hello_is_not_used_again() {
+fn a_lane_is_used_again_if_nobody_has_come_to_the_door_and_else_never() {
     let _turn = ONE_AT_A_TIME.lock();
-    for taken in [false, true] {
+    let named = offer::named(name(1).sum());
+    let unsaid = || {
         purge();
         let [lane] = of_client([1]);
         let mut offer = lane_of_name(COOKIE, &name(1)).unwrap();
         offer.leave_unsaid(&name(1));
-        let memory = lane.memory();
-        let word = memory.offer();
-        assert!(!taken || offer::hear(word, offer::named(name(1).sum())) && offer::take(word));
-        // The client does not trust who opened the door.
-        offer.withdraw();
-        assert_eq!(next_port(), (!taken).then_some(1));
-        assert!(taken || !offer::hear(lane.memory().offer(), offer::named(name(1).sum())));
+        (offer, lane.memory())
+    };
+    let (offer, memory) = unsaid();
+    offer.withdraw();
+    assert!(next_port() == Some(1) && !offer::hear(memory.offer(), named));
+    // The client does not trust who has opened the door.
+    for heard in [false, true] {
+        let (offer, memory) = unsaid();
+        assert!(!heard || offer::hear(memory.offer(), named));
+        offer.give_up();
+        assert_eq!(next_port(), None);
     }
+    client_lane(COOKIE).unwrap().give_up();
     purge();
 }
 
@@ -123,13 +136,18 @@ fn a_server_takes_an_unsaid_lane_of_the_same_name_and_peer_whose_client_is_there
     let lane = of_server(&name(1));
     let (client, anchor) = UnixStream::pair().unwrap();
     let named = offer::named(name(1).sum());
-    let unsaid = |name: &ConnName, peer| taking::unsaid(anchor.as_raw_fd(), name, peer).is_some();
+    let unsaid = |name: &ConnName, peer| taking::unsaid(anchor.as_raw_fd(), COOKIE, name, peer).is_some();
     for word in [offer::OFFERED, offer::TAKEN, offer::WITHDRAWN, offer::named(name(3).sum())] {
         lane.memory().offer().store(word, Relaxed);
         assert!(!unsaid(&name(1), PEER) && lane.memory().offer().load(Relaxed) == word, "{word}");
     }
     lane.memory().offer().store(named, Relaxed);
     assert!(!unsaid(&name(3), PEER), "another connection");
+    assert!(taking::unsaid(anchor.as_raw_fd(), COOKIE + 1, &name(1), PEER).is_none(), "another listener");
+    assert!(taking::unsaid(-1, COOKIE, &name(1), PEER).is_none(), "whoever that is");
+    lane.stands.know(&name(1), Peer { pid: 0, ..PEER }, 9, None);
+    assert!(!unsaid(&name(1), Peer { pid: 0, ..PEER }), "all have that number that have none here");
+    lane.stands.know(&name(1), PEER, 9, None);
     assert!(!unsaid(&name(1), Peer { pid: 6, ..PEER }) && !unsaid(&name(1), Peer { uid: 0, ..PEER }));
     lane.close_memfd();
     assert!(!unsaid(&name(1), PEER), "none comes with it");
@@ -148,7 +166,7 @@ fn a_server_takes_an_unsaid_lane_of_the_same_name_and_peer_whose_client_is_there
     while kernel::poll_now(anchor.as_raw_fd(), 0) & libc::POLLHUP == 0 {
         assert!(std::time::Instant::now() < until);
     }
-    assert!(taking::unsaid(anchor.as_raw_fd(), &name(1), PEER).is_none());
+    assert!(taking::unsaid(anchor.as_raw_fd(), COOKIE, &name(1), PEER).is_none());
     assert_eq!(lane.memory().offer().load(Relaxed), named, "it is the next one's");
     purge();
 }
