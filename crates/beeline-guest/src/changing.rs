@@ -152,15 +152,14 @@ pub fn reset_after_fork() {
     }
 }
 
-/// In the child of a `fork`, after [`reset_after_fork`]: ends what its thread held in the parent. Where dropping it
-/// leads is not where the rest of what a child runs lies.
+/// In the child of a `fork`, after [`reset_after_fork`]: ends what its thread held in the parent, all but the section.
+/// Where dropping it leads is not where the rest of what a child runs lies.
 #[unsafe(link_section = ".text.fork")]
 pub fn end_in_child(held: Changing) {
     let is_whole = matches!(held.part, Part::Whole { .. });
     core::mem::forget(held);
     if is_whole {
         CHANGER.store(0, Relaxed);
-        Section::leave_forgotten();
     }
 }
 

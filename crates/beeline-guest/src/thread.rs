@@ -340,23 +340,29 @@ pub(crate) fn look_at_namespace() {
     }
 }
 
-/// In the child of a `fork`: this thread has a new id.
-pub fn forget_own_identity() {
+/// In the child of a `fork`: this thread has a new id, and holds nothing that it held in the parent. It stays in the
+/// section that it is in, if it is in one ([`leave_sections_in_child`]).
+pub fn reset_after_fork() {
     with(|thread| {
         thread.identity.store(0, Ordering::Relaxed);
         thread.asked.store(0, Ordering::Relaxed);
-    });
-}
-
-/// The same, and it is in no section.
-pub fn reset_after_fork() {
-    forget_own_identity();
-    with(|thread| {
-        thread.depth.store(0, Ordering::Relaxed);
         thread.shared_locks.store(0, Ordering::Relaxed);
         thread.at_offers.store(false, Ordering::Relaxed);
         thread.takes_over.store(0, Ordering::Relaxed);
         thread.changes_number.store(false, Ordering::Relaxed);
+    });
+}
+
+/// In the child of a `fork`, when nobody holds any lock: this thread is in no section, and what was put off comes.
+#[unsafe(link_section = ".text.fork")]
+pub fn leave_sections_in_child() {
+    compiler_fence(Ordering::SeqCst);
+    with(|thread| {
+        thread.depth.store(0, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        if thread.deferred.load(Ordering::Relaxed) {
+            deliver_deferred(thread);
+        }
     });
 }
 
@@ -385,12 +391,6 @@ impl Drop for Section {
 }
 
 impl Section {
-    /// Leaves a section that was entered and whose value is forgotten.
-    #[inline(always)]
-    pub(crate) fn leave_forgotten() {
-        drop(Section(()));
-    }
-
     /// What its end does. At most once, instead of dropping it.
     #[inline(always)]
     pub(crate) fn leave(&self) {

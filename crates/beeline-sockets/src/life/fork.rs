@@ -288,6 +288,7 @@ pub fn around_fork_child() {
     if process::is_sealed() {
         thread::reset_after_fork();
         signals::reset_after_fork();
+        thread::leave_sections_in_child();
         return;
     }
     table::for_each(|fd, desc| {
@@ -304,13 +305,7 @@ pub fn around_fork_child() {
         }
     });
     super::handover::reset_after_fork();
-    // Whoever is called by the end of the section takes locks as the child's.
-    thread::forget_own_identity();
-    // Ends the section, and delivers a signal that was put off in it: its mask must not stay.
-    // SAFETY: this thread held the lock in the parent, and no other thread exists.
-    if let Some(held) = unsafe { (*HELD.0.get()).take() } {
-        changing::end_in_child(held);
-    }
+    // From here on locks are taken as the child's.
     thread::reset_after_fork();
     signals::reset_after_fork();
     stats::reset_after_fork();
@@ -318,6 +313,13 @@ pub fn around_fork_child() {
     epoll::reset_after_fork();
     linger::end_all_in_child();
     super::code::forked();
+    // SAFETY: this thread held the lock in the parent, and no other thread exists.
+    if let Some(held) = unsafe { (*HELD.0.get()).take() } {
+        changing::end_in_child(held);
+    }
+    // Last of all: a signal that was put off meanwhile comes now, and its handler may use whatever a thread of the
+    // parent's held.
+    thread::leave_sections_in_child();
 }
 
 #[cfg(test)]
