@@ -203,7 +203,7 @@ tunables! {
     door_backlog: u64 = 256, Kind::Number { min: 1, max: 4096 }, Reach::Start,
         "How many clients may wait at a door; more of them go over TCP.";
     pool_lanes_max: u64 = 128, Kind::Number { min: 0, max: 1024 }, Reach::Running,
-        "How many closed lanes are kept for the next connection to the same peer; more than 32 as far as they take a 128th of the limit of descriptors, and an eighth of what rings may.";
+        "How many closed lanes are kept for the next connection to the same peer; more than 32 only as far as they take no more than a 128th of the limit of descriptors, and an eighth of what rings may.";
     standing: Standing = Standing::Auto, Kind::Choice(Standing::WORDS), Reach::Running,
         "Keep both ends of a closed connection for the next one between the same two processes; auto does so from the second on.";
     policy: Policy = Policy::Default, Kind::Choice(Policy::WORDS), Reach::Start,
