@@ -186,6 +186,14 @@ cases! { guest:
     pauses
 }
 
+cases! { clones:
+    a_vfork_by_number_changes_nothing_here
+    a_clone_by_number_in_this_memory_changes_nothing_here
+    a_clone3_by_number_in_this_memory_changes_nothing_here
+    a_clone_by_number_onto_another_stack_changes_nothing_here
+    a_clone3_by_number_onto_another_stack_changes_nothing_here;
+}
+
 cases! { handlers:
     handlers_read_back_as_installed
     handlers_run_with_what_was_sent

@@ -39,7 +39,7 @@ pub use control::{fcntl, ioctl, sockatmark};
 pub use fds::{close, close_range, closefrom, dup, dup2, dup3};
 pub use fork::{
     around_clone_prepare, around_fork, around_fork_child, around_fork_parent, around_fork_prepare, around_strange_copy,
-    forked, frees_locks, leave, leave_but,
+    before_strange_copy, forked, frees_locks, leave, leave_but,
 };
 pub use handover::{Loan, after_spawn, before_exec, before_spawn, exec_failed};
 pub(crate) use listeners::adopt_listener;

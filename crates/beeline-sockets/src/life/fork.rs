@@ -199,9 +199,10 @@ pub fn leave_but(is_used: impl Fn(i32) -> bool) {
     });
 }
 
-/// Runs `make`, which makes a child that gets a copy of this memory and cannot make anything of it: its calls are the
-/// kernel's. It has all that is open, sets among it, whose kernel side it may change, and is told of.
-pub fn around_strange_copy<R: Copy + Into<i64>>(make: impl FnOnce() -> R) -> R {
+/// Before a child is made that gets a copy of this memory and cannot make anything of it: its calls are the kernel's. It
+/// has all that is open, sets among it, whose kernel side it may change, and is told of. Returns whether that was done
+/// behind the locks.
+pub fn before_strange_copy() -> bool {
     process::VFORKS.fetch_add(1, Relaxed);
     let may_lock = !process::is_sealed() && !process::is_guest_of_parent();
     if may_lock {
@@ -211,6 +212,12 @@ pub fn around_strange_copy<R: Copy + Into<i64>>(make: impl FnOnce() -> R) -> R {
     } else {
         process::count_fork();
     }
+    may_lock
+}
+
+/// Runs `make`, which makes such a child, in which it may return.
+pub fn around_strange_copy<R: Copy + Into<i64>>(make: impl FnOnce() -> R) -> R {
+    let may_lock = before_strange_copy();
     let made = make();
     // Another thread may have made a set meanwhile that the child has, too. That may have come back to here, and has no
     // thread-local memory of ours.

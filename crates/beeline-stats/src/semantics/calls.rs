@@ -275,6 +275,9 @@ pub const CALLS: &[Row] = &[
             "guest:what_is_registered_by_number_is_looked_at",
             "guest:a_ring_by_number_carries_what_came_before_and_after",
             "guest:fork_by_number_is_a_fork",
+            "guest:a_vfork_by_number_changes_nothing_here",
+            "guest:a_clone_by_number_in_this_memory_changes_nothing_here",
+            "guest:a_clone_by_number_onto_another_stack_changes_nothing_here",
         ],
     ),
     row(
