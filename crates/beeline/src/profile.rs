@@ -34,6 +34,10 @@ pub const NAMES: [&str; BUILT_IN.len()] = [BUILT_IN[0].0, BUILT_IN[1].0, BUILT_I
 
 /// Where the configuration of the host is.
 const HOSTS: &str = "/etc";
+/// The variable that says where those of the user are.
+const BASE: &str = "XDG_CONFIG_HOME";
+/// A configuration, below either.
+const FILE: &str = "beeline/config.toml";
 
 /// Options that somebody has set. The rest is left to the library's defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -230,7 +234,7 @@ impl Chosen {
 
     fn add_configuration_of(&mut self, bases: impl Iterator<Item = PathBuf>) -> anyhow::Result<()> {
         for base in bases {
-            let file = base.join("beeline/config.toml");
+            let file = base.join(FILE);
             let name = file.display().to_string();
             // Whether it is there is for the reading to find out, so that one that may not be read is an error.
             match trusted_text(&file) {
@@ -345,11 +349,25 @@ fn place(name: &str, text: &str, offset: usize) -> String {
 
 /// Where configurations are, the user's first.
 fn bases() -> Vec<PathBuf> {
-    let user = std::env::var_os("XDG_CONFIG_HOME")
-        .filter(|home| Path::new(home).is_absolute())
-        .map(PathBuf::from)
-        .or_else(|| std::env::home_dir().map(|home| home.join(".config")));
+    let user = said_base().or_else(home_base);
     user.into_iter().chain([PathBuf::from(HOSTS)]).collect()
+}
+
+/// Where the environment says that the user's are.
+fn said_base() -> Option<PathBuf> {
+    std::env::var_os(BASE).map(PathBuf::from).filter(|base| base.is_absolute())
+}
+
+fn home_base() -> Option<PathBuf> {
+    std::env::home_dir().map(|home| home.join(".config"))
+}
+
+/// A configuration that is there and not looked at, because the environment says another place.
+pub fn not_looked_at() -> Option<String> {
+    let (said, home) = (said_base()?, home_base()?);
+    let [looked_at, file] = [&said, &home].map(|base| base.join(FILE));
+    let is_other = file.exists() && std::fs::canonicalize(&file).ok() != std::fs::canonicalize(&looked_at).ok();
+    is_other.then(|| format!("the configuration {} is left out, as {BASE} says {}", file.display(), said.display()))
 }
 
 fn directories() -> Vec<PathBuf> {

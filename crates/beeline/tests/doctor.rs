@@ -4,7 +4,11 @@
 
 mod common;
 
+use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -66,6 +70,61 @@ fn that_nothing_is_accelerated_is_said_of_the_options() {
     let document = json(&output);
     let (state, says) = finding(&document, "options");
     assert!(state == "note" && says.contains("accelerate=off: all connections are TCP"), "{state} {says}");
+}
+
+/// A configuration of the user at this place.
+fn configuration(directory: &Path) -> PathBuf {
+    let file = directory.join("beeline/config.toml");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, "[options]\nstats = false\n").unwrap();
+    file
+}
+
+#[test]
+fn a_configuration_that_is_left_out_is_told_of() {
+    let home = tempfile::tempdir().unwrap();
+    let is_root = home.path().metadata().unwrap().uid() == 0;
+    let file = configuration(&home.path().join(".config"));
+    let of = |base: Option<&Path>, home: &Path, as_another: bool| {
+        let mut command = beeline();
+        command.args(["doctor", "--json", "--library", "/nonexistent"]).env("HOME", home).env_remove("XDG_CONFIG_HOME");
+        command.envs(base.map(|base| ("XDG_CONFIG_HOME", base)));
+        if as_another {
+            command.uid(65_534).gid(65_534);
+        }
+        let document = json(&command.output().unwrap());
+        let left_out = document["host"].as_array().unwrap().iter().find(|finding| finding["what"] == "configuration");
+        let says = left_out.map(|finding| finding["says"].as_str().unwrap().to_owned());
+        (says.unwrap_or_default(), finding(&document, "options").1.to_owned())
+    };
+    assert_eq!(of(None, home.path(), false), (String::new(), "stats=off".to_owned()));
+    // The same place by another name is no other.
+    assert_eq!(of(Some(&home.path().join(".config/.")), home.path(), false), (String::new(), "stats=off".to_owned()));
+    let elsewhere = tempfile::tempdir().unwrap();
+    let says = format!(
+        "the configuration {} is left out, as XDG_CONFIG_HOME says {}",
+        file.display(),
+        elsewhere.path().display()
+    );
+    assert_eq!(of(Some(elsewhere.path()), home.path(), false), (says, "defaults".to_owned()));
+    // Root enters whatever there is.
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(if is_root { 0o700 } else { 0 })).unwrap();
+    let says = format!("the configuration {} is left out, as its directory may not be entered (HOME)", file.display());
+    assert_eq!(of(None, home.path(), is_root), (says, "defaults".to_owned()));
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn a_configuration_that_is_not_trusted_is_a_problem_with_what_to_do() {
+    let home = tempfile::tempdir().unwrap();
+    let file = configuration(home.path());
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    let output = beeline().args(["doctor", "--json"]).env("XDG_CONFIG_HOME", home.path()).output().unwrap();
+    let document = json(&output);
+    let (state, says) = finding(&document, "options");
+    assert!(state == "problem" && says.ends_with("leaves out: anybody may write to it"), "{state} {says}");
+    let options = document["host"].as_array().unwrap().iter().find(|finding| finding["what"] == "options").unwrap();
+    assert!(options["remedy"].as_str().unwrap().contains("for nobody else to write"), "{options}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use super::trial::{self, Lane};
 use crate::cli::DoctorArgs;
 use crate::configuration;
 use crate::library::Library;
-use crate::profile::Chosen;
+use crate::profile::{self, Chosen};
 use crate::stat::absent::Obstacle;
 use crate::stat::bridge::Bridge;
 use crate::stat::collect::SHARED_MEMORY;
@@ -30,6 +30,8 @@ const DESCRIPTORS_FEW: u64 = 1024;
 const OVERCOMMIT: &str = "/proc/sys/vm/overcommit_memory";
 /// What the finding of the trial is called.
 pub const TRIAL: &str = "trial";
+/// What is to be done about a configuration that cannot be read, or is not trusted.
+const READABLE: &str = "make it root's or your own, for you to read and for nobody else to write; or leave it out (`beeline run --no-config`)";
 /// What the finding of a limit of the address space is called.
 const ADDRESS_SPACE: &str = "address space";
 /// Since then the kernel keeps descriptors from those who do not want any (`SO_PASSRIGHTS`).
@@ -41,8 +43,10 @@ pub fn look(arguments: &DoctorArgs) -> Vec<Finding> {
     let is_strict = chosen.as_ref().is_ok_and(Chosen::is_strict);
     let is_off = chosen.as_ref().is_ok_and(Chosen::is_off);
     let keeps_statistics = chosen.as_ref().is_ok_and(Chosen::keeps_statistics);
+    let left_out = left_out(chosen.as_ref().ok().and_then(Chosen::warning));
     let options = chosen.and_then(|chosen| chosen.list());
     let mut findings = vec![kernel(), library(arguments), configured(&options, is_off)];
+    findings.extend(left_out);
     findings.extend(user(geteuid().as_raw()));
     findings.extend(std::fs::read_to_string(OVERCOMMIT).ok().and_then(|says| overcommit(&says)));
     findings.extend(limits());
@@ -114,8 +118,22 @@ fn configured(options: &anyhow::Result<Option<String>>, is_off: bool) -> Finding
         }
         Ok(None) => Finding::good("options", "defaults"),
         Ok(Some(list)) => Finding::good("options", list.replace(',', ", ")),
-        Err(error) => Finding::problem("options", format!("{error:#}")).with_remedy("`beeline run --help` lists them"),
+        Err(error) => {
+            let is_unreadable = error.root_cause().is::<std::io::Error>();
+            let remedy = if is_unreadable { READABLE } else { "`beeline run --help` lists them" };
+            Finding::problem("options", format!("{error:#}")).with_remedy(remedy)
+        }
     }
+}
+
+/// Configurations that are there and say nothing: what is wrong with others is wrong with the options.
+fn left_out(out_of_reach: Option<String>) -> impl Iterator<Item = Finding> {
+    let found = [
+        (out_of_reach, "HOME is to be the user's own (docs/services.md)"),
+        (profile::not_looked_at(), "move it there, or unset XDG_CONFIG_HOME"),
+        (configuration::left_out(), "it is to be root's, for nobody else to write, and for all to read"),
+    ];
+    found.into_iter().filter_map(|(says, remedy)| Some(Finding::note("configuration", says?).with_remedy(remedy)))
 }
 
 /// The user that stands for all those whom a user namespace does not have: the kernel's word for it names nobody.
