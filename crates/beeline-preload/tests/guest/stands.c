@@ -3,62 +3,22 @@
    client says how many connections it has made, and waits to be looked at. */
 #define _GNU_SOURCE
 #include "guest.h"
-#include <fcntl.h>
+#include "numbers.h"
 #include <signal.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
+#include <time.h>
 
-enum { ROUNDS = 8, FEW = 4, SEVERAL = 6, PATIENCE_S = 5, PAUSE_MS = 300, LOW = 512, HIGH = 2048 };
+enum { ROUNDS = 8, FEW = 4, SEVERAL = 6, PATIENCE_S = 5, PAUSE_MS = 300, LOW = NUMBERS_MAX, HIGH = 2048, LONG_MS = 40 };
 
-static void limit_numbers(rlim_t most) {
-    struct rlimit limit;
-    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
-    limit.rlim_cur = most;
-    if (limit.rlim_max < most) limit.rlim_max = most;
-    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+static long now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
 /* Another user from now on, who can be yet another one later. */
 static void become(uid_t user) {
     CHECK(seteuid(0) == 0 && setresuid(user, user, 0) == 0);
-}
-
-/* ---- numbers ---- */
-
-static int a_socket(void) { return socket(AF_INET, SOCK_STREAM, 0); }
-
-/* Nobody but the kernel hears of open(2): what is hidden is given up when a socket finds no number. */
-static int a_file(void) {
-    int fd = open("/dev/null", O_RDONLY);
-    return fd >= 0 ? fd : a_socket();
-}
-
-static int a_duplicate(void) {
-    static int original = -1;
-    return fcntl(original, F_GETFD) >= 0 ? dup(original) : (original = a_socket());
-}
-
-/* Makes descriptors until there is no number: as many as seemed to be free. */
-static int take_all(int (*make)(void), int *fds) {
-    struct rlimit limit;
-    int room = 0, count = 0, fd;
-    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
-    for (int number = 0; number < (int)limit.rlim_cur; number++) room += fcntl(number, F_GETFD) < 0;
-    while ((fd = make()) >= 0) {
-        CHECK(fd < (int)limit.rlim_cur && count < room);
-        fds[count++] = fd;
-    }
-    CHECK(errno == EMFILE && count == room);
-    return count;
-}
-
-static void give_back(const int *fds, int count) {
-    while (count > 0) CHECK(close(fds[--count]) == 0);
-}
-
-static void take_and_give_back(int (*make)(void)) {
-    int fds[LOW];
-    give_back(fds, take_all(make, fds));
 }
 
 /* ---- the server ---- */
@@ -71,6 +31,7 @@ enum wish { NOTHING, NO_ANSWER, ANOTHER_USER, ALL_FILES, ALL_DUPLICATES, ALL_CLI
 struct asked {
     uint32_t number, wish;
     uid_t user;
+    long came_ms;
 };
 struct answer {
     uint32_t number;
@@ -80,7 +41,7 @@ struct answer {
 static int door, set = -1;
 /* Who the server is once it listens; nobody else for 0. */
 static uid_t dropped_to;
-static uint32_t served;
+static uint32_t served, turn;
 static unsigned char seen[LOW];
 
 static int next_client(enum way way) {
@@ -107,10 +68,16 @@ static void answer(int fd, struct asked asked) {
     CHECK(send(fd, &answer, sizeof answer, 0) == sizeof answer);
 }
 
-/* They come in their order, each once, and say nothing more. */
-static struct asked serve(int fd) {
+/* Of `count` at one time each comes once, and in its turn: over lanes and over TCP they wait apart, and who has waited
+   for long goes from the first queue to the second. */
+static struct asked serve(int fd, uint32_t count) {
+    static uint32_t next[2];
     struct asked asked = hear(fd);
-    CHECK(asked.number == served++);
+    uint32_t *of_kind = &next[is_lane(fd)], in_turn = asked.number - served / count * count;
+    CHECK(in_turn < count && (turn & 1u << in_turn) == 0);
+    CHECK(asked.number >= *of_kind || now_ms() - asked.came_ms > LONG_MS);
+    turn = ++served % count == 0 ? 0 : turn | 1u << in_turn;
+    if (asked.number >= *of_kind) *of_kind = asked.number + 1;
     if (asked.wish != NO_ANSWER) answer(fd, asked);
     return asked;
 }
@@ -144,10 +111,11 @@ static void fulfil(struct asked asked, int line) {
 static void be_server(enum way way, int line) {
     for (;;) {
         int fds[SEVERAL], count = way == TAKES_SEVERAL ? SEVERAL : 1;
-        struct asked asked = {0, NOTHING, 0};
+        struct asked asked = {0, NOTHING, 0, 0};
         for (int i = 0; i < count; i++) {
             fds[i] = next_client(way);
-            asked = serve(fds[i]);
+            struct asked one = serve(fds[i], count);
+            if (one.wish != NOTHING) asked = one;
         }
         for (int i = 0; i < count; i++) see_off(fds[i]);
         fulfil(asked, line);
@@ -232,7 +200,7 @@ static void killed(const struct server *server) {
 
 /* Connects, and says something. That holds up nobody, whatever the server does. */
 static void ask_over(int fd, struct server *server, uint32_t wish, uid_t user) {
-    struct asked asked = {server->asked++, wish, user};
+    struct asked asked = {server->asked++, wish, user, now_ms()};
     alarm(PATIENCE_S);
     CHECK(connect(fd, (struct sockaddr *)&server->address, sizeof server->address) == 0);
     CHECK(send(fd, &asked, sizeof asked, 0) == sizeof asked);
