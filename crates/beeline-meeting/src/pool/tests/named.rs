@@ -144,7 +144,7 @@ fn a_server_takes_an_unsaid_lane_of_the_same_name_and_peer_whose_client_is_there
     lane.memory().offer().store(named, Relaxed);
     assert!(!unsaid(&name(3), PEER), "another connection");
     assert!(taking::unsaid(anchor.as_raw_fd(), COOKIE + 1, &name(1), PEER).is_none(), "another listener");
-    assert!(taking::unsaid(-1, COOKIE, &name(1), PEER).is_none(), "whoever that is");
+    assert!(taking::unsaid(i32::MAX, COOKIE, &name(1), PEER).is_none(), "nobody can be seen there");
     lane.stands.know(&name(1), Peer { pid: 0, ..PEER }, 9, None);
     assert!(!unsaid(&name(1), Peer { pid: 0, ..PEER }), "all have that number that have none here");
     lane.stands.know(&name(1), PEER, 9, None);
