@@ -1,5 +1,6 @@
 /* Short connections to WORKERS processes that share a listener and do not block, all on one CPU, of which the client
- * has little: "unsaid WORKERS". Each message comes back over its own connection, which the server closes first. */
+ * has little: "unsaid WORKERS"; with a "u" behind the number each worker becomes another user. Each message comes back
+ * over its own connection, which the server closes first. */
 #define _GNU_SOURCE
 #include "guest.h"
 #include <fcntl.h>
@@ -57,7 +58,10 @@ int main(int arguments, char **argument) {
     for (int i = 0; i < workers; i++) {
         pids[i] = fork();
         CHECK(pids[i] >= 0);
-        if (pids[i] == 0) serve(door);
+        if (pids[i] == 0) {
+            if (strchr(argument[1], 'u') != NULL) CHECK(setgid(1) == 0 && setuid(1) == 0);
+            serve(door);
+        }
         await_asleep(pids[i]);
     }
     /* The first hellos are said: who has little of a busy CPU may be too late with them. */

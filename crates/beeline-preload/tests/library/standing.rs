@@ -63,7 +63,7 @@ fn are_mostly(case: &str, options: &str, expected: impl Fn(&[Counts]) -> bool) -
     (0..3).any(|_| expected(&stages(case, options)))
 }
 
-fn is_root() -> bool {
+pub fn is_root() -> bool {
     // SAFETY: no arguments, no effect.
     let is_root = unsafe { libc::geteuid() == 0 };
     if !is_root {

@@ -21,6 +21,13 @@ fn a_server_takes_a_lane_that_it_knows_before_there_is_a_hello() {
 }
 
 #[test]
+fn a_server_of_another_user_knows_lanes_as_well() {
+    if super::standing::is_root() {
+        are_unsaid("1u");
+    }
+}
+
+#[test]
 fn of_several_servers_each_takes_those_that_it_knows() {
     are_unsaid("3");
 }

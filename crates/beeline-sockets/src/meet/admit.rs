@@ -101,9 +101,7 @@ pub(super) fn take_hello(call: &mut Accepting, anchor: i32, visitor: &Visitor) -
     let uid = visitor.user();
     let bridged = named.is_some_and(|(_, bridged)| bridged);
     let unsaid = match (named, peer) {
-        (Some((ref name, false)), Some(peer)) if is_of_ours => {
-            taking::unsaid(anchor, listener.cookie.load(Relaxed), name, peer)
-        }
+        (Some((ref name, false)), Some(peer)) => taking::unsaid(anchor, listener.cookie.load(Relaxed), name, peer),
         _ => None,
     };
     let (lane, held) = match unsaid {

@@ -276,7 +276,7 @@ fn attempt(
     // there is as little as can be.
     let side = pool::side().map_err(limits::memory_reason)?;
     let lane = client::prepare(side.state, desc, &name, target.cookie, nonblocking).and_then(|mut offer| {
-        if let Some(peer) = offer.known_to().filter(|peer| held.is_none() && route.ours.believes(peer.uid)) {
+        if let Some(peer) = offer.known_to().filter(|_| held.is_none()) {
             // Most likely it is the same again.
             standing::offer(&offer, &route, &name, Some(peer));
             offer.leave_unsaid(&name);

@@ -86,13 +86,12 @@ fn are_wanted(had_another: bool) -> bool {
 pub(super) fn offer(offer: &Offer, route: &Route, name: &ConnName, peer: Option<trust::Peer>) {
     offer.lane.stands.says_hello(thread::identity());
     offer.lane.stands.forget();
-    // Ends are kept with processes of our own user and of root.
-    let peer = peer.filter(|peer| route.ours.believes(peer.uid));
     if let Some(peer) = peer {
         offer.lane.stands.know(name, peer, route.ours.uid(), route.namespace());
         offer.lane.stands.set_borrows_port(route.bound_port.is_some());
     }
-    let stands = peer.is_some() && are_wanted(offer.was_served());
+    // Ends are kept with processes of our own user and of root.
+    let stands = peer.is_some_and(|peer| route.ours.believes(peer.uid)) && are_wanted(offer.was_served());
     offer.lane.memory().set_flags(End::Client, if stands { flags::STANDS } else { 0 });
 }
 
@@ -106,13 +105,13 @@ pub(super) fn welcome(
 ) {
     lane.stands.set_home(core::ptr::null_mut());
     lane.stands.forget();
-    let Some(peer) = peer.filter(|peer| lane.holder().is_none() && ours.believes(peer.uid)) else { return };
+    let Some(peer) = peer.filter(|_| lane.holder().is_none()) else { return };
     lane.stands.know(name, peer, ours.uid(), None);
     lane.cookie.store(listener.cookie.load(Relaxed), Relaxed);
     let offers = lane.memory().flags(End::Client) & flags::STANDS != 0;
     let is_wanted = crate::live(option::standing) != Wanted::Off;
     let is_home = || !listener.is_shared() || lane.is_ours_alone() && listener.seats.begin_keeping();
-    if offers && is_wanted && is_home() {
+    if offers && is_wanted && ours.believes(peer.uid) && is_home() {
         lane.stands.set_home(core::ptr::from_ref(listener).cast_mut().cast());
     }
 }
