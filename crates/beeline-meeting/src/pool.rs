@@ -268,18 +268,23 @@ pub(super) fn server_known(id: FileId, ring_bytes: u32) -> Option<&'static Poole
 }
 
 /// The idle lane that this process, as a server, knows by the name and the peer of its last connection to the listener
-/// `cookie`, if `hears` says that its client offers it again. It has its memfd: none comes with it.
-pub(super) fn server_named(
-    cookie: u64,
-    name: &ConnName,
-    peer: Peer,
-    hears: impl Fn(&PooledLane) -> bool,
-) -> Option<&'static PooledLane> {
+/// `cookie`. It has its memfd: none comes with it.
+pub(super) fn server_named(cookie: u64, name: &ConnName, peer: Peer) -> Option<&'static PooledLane> {
     let _guard = LOCK.lock();
-    let is_it = |lane: &PooledLane| {
+    SERVER.take(|lane| {
         lane.stands.is_known_by(name, peer) && lane.cookie.load(Relaxed) == cookie && lane.memfd().is_some()
+    })
+}
+
+/// Such a lane is not offered.
+pub(super) fn put_back(lane: &'static PooledLane) {
+    let surplus = {
+        let _guard = LOCK.lock();
+        keep_idle(&SERVER, lane, lane.is_ours_alone())
     };
-    SERVER.take(|lane| is_it(lane) && hears(lane))
+    if let Some(lane) = surplus {
+        lane.discard();
+    }
 }
 
 /// A record for a lane that this process, as a server, has just mapped.
@@ -359,14 +364,7 @@ pub fn retire(lane: &'static PooledLane, end: End, alone: bool) {
 pub fn drop_kept_anchor(lane: &'static PooledLane) {
     lane.stands.close_anchor();
     lane.stands.clear();
-    let keep = lane.is_ours_alone();
-    let surplus = {
-        let _guard = LOCK.lock();
-        keep_idle(&SERVER, lane, keep)
-    };
-    if let Some(lane) = surplus {
-        lane.discard();
-    }
+    put_back(lane);
 }
 
 /// Puts `lane` into `list` if it is to be kept. Returns the lane to discard, if any.

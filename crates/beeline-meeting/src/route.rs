@@ -228,8 +228,12 @@ pub fn reserve_name(
             continue;
         }
         match check(client) {
-            // Another listener has it now, perhaps.
-            Err(_) if last.is_some() => continue,
+            // Another listener of several has it now, perhaps.
+            Err(Reason::DoorNotTrusted | Reason::ForeignUser | Reason::NoDoor | Reason::AddressInUse)
+                if last.is_some() =>
+            {
+                continue;
+            }
             checked => checked?,
         }
         let name = ConnName { client: Endpoint::new(client), server: Endpoint::new(route.destination) };

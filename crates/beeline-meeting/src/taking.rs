@@ -73,13 +73,14 @@ pub fn unsaid(anchor: i32, cookie: u64, name: &ConnName, peer: Peer) -> Option<&
         // All those have this number that have none here.
         return None;
     }
-    let named = offer::named(name.sum());
-    let hears = |lane: &PooledLane| {
-        let memory = lane.memory();
-        // Whoever is still there has the name, and nobody else had it when the word was read.
-        memory.offer().load(Acquire) == named && is_there(anchor) && offer::hear(memory.offer(), named)
-    };
-    let lane = pool::server_named(cookie, name, peer, hears)?;
+    // No lock is held over what follows: a page of the client's may be long in coming.
+    let lane = pool::server_named(cookie, name, peer)?;
+    let (memory, named) = (lane.memory(), offer::named(name.sum()));
+    // Whoever is still there has the name, and nobody else had it when the word was read.
+    if memory.offer().load(Acquire) != named || !is_there(anchor) || !offer::hear(memory.offer(), named) {
+        pool::put_back(lane);
+        return None;
+    }
     stats::count(Counter::LanesReused, 1);
     Some(lane)
 }

@@ -105,8 +105,11 @@ impl Offer {
         if !self.is_unsaid {
             return self.withdraw();
         }
-        let lane = self.lane;
-        offer::take_back(lane.memory().offer());
+        let (lane, memory) = (self.lane, self.lane.memory());
+        if !offer::take_back(memory.offer()) {
+            // The server's program has it, and is not to take this for the end of what a client had to say.
+            memory.set_flags(End::Client, flags::CLOSED | flags::RESET);
+        }
         lane.spoil();
         super::retire(lane, End::Client, false);
     }

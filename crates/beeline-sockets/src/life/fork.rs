@@ -200,8 +200,8 @@ pub fn leave_but(is_used: impl Fn(i32) -> bool) {
 }
 
 /// Before a child is made that gets a copy of this memory and cannot make anything of it: its calls are the kernel's. It
-/// has all that is open, sets among it, whose kernel side it may change, and is told of. Returns whether that was done
-/// behind the locks.
+/// has all that is open, sets among it, whose kernel side it may change, and is told of; but no idle lanes, which others'
+/// bytes may go through. Returns whether that was done behind the locks.
 pub fn before_strange_copy() -> bool {
     process::VFORKS.fetch_add(1, Relaxed);
     let may_lock = !process::is_sealed() && !process::is_guest_of_parent();
@@ -209,6 +209,7 @@ pub fn before_strange_copy() -> bool {
         let _changing = changing();
         epoll::count_lost_copy();
         epoll::before_fork();
+        meet::purge_pools_again();
     } else {
         process::count_fork();
     }
@@ -224,6 +225,7 @@ pub fn around_strange_copy<R: Copy + Into<i64>>(make: impl FnOnce() -> R) -> R {
     if made.into() > 0 && may_lock {
         let _changing = changing();
         epoll::count_lost_copy();
+        meet::purge_pools_again();
     } else if made.into() > 0 {
         process::count_fork();
     }

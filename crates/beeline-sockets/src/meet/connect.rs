@@ -15,7 +15,7 @@ use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use beeline_guest::may_begin;
 use beeline_meeting::agent::why_unmet;
 use beeline_stats::tunables::rules::Path;
-use beeline_stats::tunables::{Policy, option};
+use beeline_stats::tunables::{Policy, Standing, option};
 use beeline_stats::{Counter, Reason, Role};
 use beeline_wire::Endpoint;
 
@@ -276,7 +276,8 @@ fn attempt(
     // there is as little as can be.
     let side = pool::side().map_err(limits::memory_reason)?;
     let lane = client::prepare(side.state, desc, &name, target.cookie, nonblocking).and_then(|mut offer| {
-        if let Some(peer) = offer.known_to().filter(|_| held.is_none()) {
+        let may_be_known = held.is_none() && crate::live(option::standing) != Standing::Off;
+        if let Some(peer) = offer.known_to().filter(|_| may_be_known) {
             // Most likely it is the same again.
             standing::offer(&offer, &route, &name, Some(peer));
             offer.leave_unsaid(&name);

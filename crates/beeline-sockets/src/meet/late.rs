@@ -85,7 +85,8 @@ pub fn before_close(fd: i32, desc: &'static Desc) {
     if !may_begin_again(desc) || !desc.keepers.has_last_number() {
         return;
     }
-    // A door that dies leaves an error beside the hang-up, because nobody took the hello.
+    // A door that dies leaves an error beside the hang-up, because nobody took the hello. Where there was none to say,
+    // and both ways are shut, it is found as one that nobody takes.
     if io::tells_of_end(desc, kernel::poll_now(fd, 0)) {
         if desc.side().tx.bytes() != 0 {
             pin.while_waiting(|| late_fallback(fd, desc));

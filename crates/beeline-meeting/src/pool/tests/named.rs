@@ -119,11 +119,19 @@ fn a_lane_is_used_again_if_nobody_has_come_to_the_door_and_else_never() {
     offer.withdraw();
     assert!(next_port() == Some(1) && !offer::hear(memory.offer(), named));
     // The client does not trust who has opened the door.
-    for heard in [false, true] {
+    for (heard, taken) in [(false, false), (true, false), (true, true)] {
         let (offer, memory) = unsaid();
+        let ring_bytes = memory.ring_bytes();
+        let memfd = beeline_shm::Fd::own(kernel::duplicate(offer.memfd, 0, true).unwrap());
         assert!(!heard || offer::hear(memory.offer(), named));
+        assert!(!taken || offer::take(memory.offer()));
         offer.give_up();
         assert_eq!(next_port(), None);
+        let (servers, _) = LaneMemory::adopt(memfd.get(), ring_bytes).unwrap();
+        assert_eq!(servers.flags(End::Client) & flags::RESET != 0, taken, "the program that has it is told");
+        assert!(taken != (servers.offer().load(Relaxed) == offer::WITHDRAWN));
+        // SAFETY: not used afterwards.
+        unsafe { servers.unmap() };
     }
     client_lane(COOKIE).unwrap().give_up();
     purge();
