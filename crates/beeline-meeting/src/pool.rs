@@ -68,7 +68,7 @@ use crate::static_ref::StaticRef;
 use crate::trust::Peer;
 use crate::{hidden, kernel, limits, stats};
 
-use list::List;
+use list::{Linked, List};
 pub use offer::{Offer, client_lane, lane_of_name};
 pub use sides::{Side, has_made_any, side};
 pub use standing::{Standing, any_idle, standing, standing_soon};
@@ -115,6 +115,12 @@ unsafe impl Stable for PooledLane {
     }
 }
 
+impl Linked for PooledLane {
+    fn next(&self) -> &StaticRef<Self> {
+        &self.next
+    }
+}
+
 /// What a ring keeps at most of a connection of short messages.
 const SMALL_BYTES: u64 = 256 * 1024;
 /// Idle lanes beyond which none is kept whose rings keep more: eight of the largest take as much as all small ones.
@@ -127,13 +133,13 @@ static LANES: Slab<PooledLane> = Slab::new();
 static LOCK: Lock = Lock::new();
 /// Idle lanes of which this process was the client, the last used first.
 #[unsafe(link_section = ".fork.locked")]
-static CLIENT: List = List::new();
+static CLIENT: List<PooledLane> = List::new();
 /// Idle lanes of which this process was the server, the last used first.
 #[unsafe(link_section = ".fork.locked")]
-static SERVER: List = List::new();
+static SERVER: List<PooledLane> = List::new();
 /// At most one lane that was made for a connection that then went over TCP. Nobody else has ever seen it.
 #[unsafe(link_section = ".fork.locked")]
-static SPARE: List = List::new();
+static SPARE: List<PooledLane> = List::new();
 
 impl PooledLane {
     /// The mapped memory.
@@ -368,7 +374,7 @@ pub fn drop_kept_anchor(lane: &'static PooledLane) {
 }
 
 /// Puts `lane` into `list` if it is to be kept. Returns the lane to discard, if any.
-fn keep_idle(list: &List, lane: &'static PooledLane, keep: bool) -> Option<&'static PooledLane> {
+fn keep_idle(list: &List<PooledLane>, lane: &'static PooledLane, keep: bool) -> Option<&'static PooledLane> {
     let is_large = lane.large.load(Relaxed) == 1 && list.count.load(Relaxed) >= LARGE_MAX;
     if !keep || is_large || crate::live(option::pool_lanes_max) == 0 {
         return Some(lane);
@@ -423,7 +429,7 @@ fn close_memfds() -> bool {
 }
 
 /// Unmaps the idle lanes of a list. Returns whether there were any.
-fn drop_idle(list: &List) -> bool {
+fn drop_idle(list: &List<PooledLane>) -> bool {
     let mut any = false;
     while list.first.load(Relaxed).is_some() {
         let lane = {

@@ -1,70 +1,76 @@
-//! Lists of idle lanes.
+//! Lists of what is idle.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::{PooledLane, room};
+use super::room;
 use crate::static_ref::StaticRef;
 
-/// A list of lanes; used under [`super::LOCK`].
-pub(super) struct List {
-    pub(super) first: StaticRef<PooledLane>,
+/// What a list links.
+pub(super) trait Linked: Sync + Sized + 'static {
+    /// The next one in its list.
+    fn next(&self) -> &StaticRef<Self>;
+}
+
+/// A list, used under a lock; the last used first.
+pub(super) struct List<T: Linked> {
+    pub(super) first: StaticRef<T>,
     pub(super) count: AtomicU32,
 }
 
-impl List {
+impl<T: Linked> List<T> {
     pub(super) const fn new() -> Self {
         Self { first: StaticRef::none(), count: AtomicU32::new(0) }
     }
 
-    pub(super) fn push(&self, lane: &'static PooledLane) {
-        lane.next.store(self.first.load(Relaxed), Relaxed);
-        self.first.store(Some(lane), Relaxed);
+    pub(super) fn push(&self, item: &'static T) {
+        item.next().store(self.first.load(Relaxed), Relaxed);
+        self.first.store(Some(item), Relaxed);
         self.count.fetch_add(1, Relaxed);
     }
 
-    /// Takes out the first lane that `wanted` accepts.
-    pub(super) fn take(&self, mut wanted: impl FnMut(&'static PooledLane) -> bool) -> Option<&'static PooledLane> {
+    /// Takes out the first item that `wanted` accepts.
+    pub(super) fn take(&self, mut wanted: impl FnMut(&'static T) -> bool) -> Option<&'static T> {
         let mut link = &self.first;
-        while let Some(lane) = link.load(Relaxed) {
-            if wanted(lane) {
-                link.store(lane.next.load(Relaxed), Relaxed);
+        while let Some(item) = link.load(Relaxed) {
+            if wanted(item) {
+                link.store(item.next().load(Relaxed), Relaxed);
                 self.count.fetch_sub(1, Relaxed);
-                return Some(lane);
+                return Some(item);
             }
-            link = &lane.next;
+            link = item.next();
         }
         None
     }
 
-    /// The first lane that `wanted` accepts, which stays.
-    pub(super) fn find(&self, mut wanted: impl FnMut(&'static PooledLane) -> bool) -> Option<&'static PooledLane> {
+    /// The first item that `wanted` accepts, which stays.
+    pub(super) fn find(&self, mut wanted: impl FnMut(&'static T) -> bool) -> Option<&'static T> {
         let mut link = &self.first;
-        while let Some(lane) = link.load(Relaxed) {
-            if wanted(lane) {
-                return Some(lane);
+        while let Some(item) = link.load(Relaxed) {
+            if wanted(item) {
+                return Some(item);
             }
-            link = &lane.next;
+            link = item.next();
         }
         None
     }
 
-    pub(super) fn for_each(&self, mut seen: impl FnMut(&'static PooledLane)) {
-        let _ = self.take(|lane| {
-            seen(lane);
+    pub(super) fn for_each(&self, mut seen: impl FnMut(&'static T)) {
+        let _ = self.take(|item| {
+            seen(item);
             false
         });
     }
 
-    /// Takes out the oldest lane that `wanted` accepts.
-    pub(super) fn take_last(&self, wanted: impl Fn(&'static PooledLane) -> bool) -> Option<&'static PooledLane> {
+    /// Takes out the oldest item that `wanted` accepts.
+    pub(super) fn take_last(&self, wanted: impl Fn(&'static T) -> bool) -> Option<&'static T> {
         let mut last = None;
-        self.for_each(|lane| last = if wanted(lane) { Some(lane) } else { last });
-        self.take(|lane| last.is_some_and(|last| core::ptr::eq(last, lane)))
+        self.for_each(|item| last = if wanted(item) { Some(item) } else { last });
+        self.take(|item| last.is_some_and(|last| core::ptr::eq(last, item)))
     }
 
     /// Takes out the last, which is the oldest.
-    pub(super) fn take_oldest(&self) -> Option<&'static PooledLane> {
-        self.take(|lane| lane.next.load(Relaxed).is_none())
+    pub(super) fn take_oldest(&self) -> Option<&'static T> {
+        self.take(|item| item.next().load(Relaxed).is_none())
     }
 
     pub(super) fn is_full(&self) -> bool {

@@ -215,10 +215,8 @@ fn delete(epfd: i32, set: &Set, fd: i32, old: Option<&Entry>) -> Result<bool, Er
     let is_dead = old.is_some_and(|entry| entry.dead.load(Relaxed));
     let absent = is_dead || old.is_some_and(is_fired_over_tcp);
     // What nobody else has put there is there no more.
-    let result = match is_dead && set.is_private() {
-        true => Ok(0),
-        false => kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None),
-    };
+    let is_gone = is_dead && set.is_private();
+    let result = if is_gone { Ok(0) } else { kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None) };
     if let Some(entry) = old {
         hidden_of(entry, |hidden| {
             let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, hidden, None);

@@ -199,9 +199,9 @@ pub fn leave_but(is_used: impl Fn(i32) -> bool) {
     });
 }
 
-/// Before a child is made that gets a copy of this memory and cannot make anything of it: its calls are the kernel's. It
-/// has all that is open, sets among it, whose kernel side it may change, and is told of; but no idle lanes, which others'
-/// bytes may go through. Returns whether that was done behind the locks.
+/// Before a child is made that gets a copy of this memory and cannot make anything of it: its calls are the kernel's.
+/// It has all that is open, sets among it, whose kernel side it may change, and is told of; but no idle lanes, through
+/// which others' bytes may go. Returns whether that was done behind the locks.
 pub fn before_strange_copy() -> bool {
     process::VFORKS.fetch_add(1, Relaxed);
     let may_lock = !process::is_sealed() && !process::is_guest_of_parent();

@@ -23,8 +23,9 @@ use super::agent::{self, Made, Unmet};
 use super::client::{self, Holder};
 use super::connecting::{Claim, Connecting, claim, leave_to_kernel};
 use super::lookup::{self, Afar, Target};
-use super::pool::{self};
+use super::pool::{self, Offer, PooledLane};
 use super::route::{Reserved, Route, Way, reserve_name};
+use super::trust::Peer;
 use super::{bridged, greeting, ports, retry, standing, trust};
 use crate::close::changing_of;
 use crate::desc::{Desc, Kind};
@@ -260,14 +261,15 @@ fn attempt(
     if let Some(again) = standing::connect(ours, &route, nonblocking, ticket, &mut untaken) {
         return again.map(|()| Made::Lane { nonblocking });
     }
-    let (Reserved { anchor, name, held }, target) = reserve(&route, untaken)?;
+    let (reserved, target) = reserve(&route, untaken)?;
     if route.bound_port.is_some() && !route.ours.is_believed_by(target.uid) {
         return Err(Reason::ExplicitBindUnsupported);
     }
     let _changing = changing_of(fd, desc);
     // Bound anew behind `_changing`, and so dropped before it: its number is closed before the change ends, as a fork
     // that waits for that is not to copy it.
-    let anchor = anchor;
+    let reserved = reserved;
+    let anchor = &reserved.anchor;
     if let Some(reason) = ours.hindrance(ticket, anchor.get()) {
         return Err(reason);
     }
@@ -275,30 +277,8 @@ fn attempt(
     // Everything is at hand before the server learns of us: between connecting to its door and saying hello
     // there is as little as can be.
     let side = pool::side().map_err(limits::memory_reason)?;
-    let lane = client::prepare(side.state, desc, &name, target.cookie, nonblocking).and_then(|mut offer| {
-        let may_be_known = held.is_none() && crate::live(option::standing) != Standing::Off;
-        if let Some(peer) = offer.known_to().filter(|_| may_be_known) {
-            // Most likely it is the same again.
-            standing::offer(&offer, &route, &name, Some(peer));
-            offer.leave_unsaid(&name);
-        }
-        if let Err(reason) = greeting::enter_door(&anchor, route.destination, target) {
-            offer.withdraw();
-            return Err(reason);
-        }
-        match greeting::who_opened(&anchor, &name, route.destination, target, &route.ours) {
-            Ok(peer) => {
-                offer.know_owner(target.uid);
-                standing::offer(&offer, &route, &name, held.is_none().then_some(peer));
-                greeting::say_hello(anchor.get(), offer, held).map(|lane| (lane, peer))
-            }
-            Err(reason) => {
-                offer.give_up();
-                Err(reason)
-            }
-        }
-    });
-    let (lane, peer) = match lane {
+    let offer = client::prepare(side.state, desc, &reserved.name, target.cookie, nonblocking);
+    let (lane, peer) = match offer.and_then(|offer| at_door(offer, &reserved, &route, target)) {
         Ok(made) => made,
         Err(reason) => {
             side.retire(true);
@@ -310,6 +290,38 @@ fn attempt(
     }
     client::install(fd, desc, anchor.get(), lane, side, nonblocking, Some(peer.pid))
         .map(|()| Made::Lane { nonblocking })
+}
+
+/// Goes to the listener's door with a lane, and says hello if that must be said. Returns the lane, and who opened the
+/// door.
+fn at_door(
+    mut offer: Offer,
+    reserved: &Reserved,
+    route: &Route,
+    target: Target,
+) -> Result<(&'static PooledLane, Peer), Reason> {
+    let Reserved { anchor, name, held } = reserved;
+    let may_be_known = held.is_none() && crate::live(option::standing) != Standing::Off;
+    if let Some(peer) = offer.known_to().filter(|_| may_be_known) {
+        // Most likely it is the same again.
+        standing::offer(&offer, route, name, Some(peer));
+        offer.leave_unsaid(name);
+    }
+    if let Err(reason) = greeting::enter_door(anchor, route.destination, target) {
+        offer.withdraw();
+        return Err(reason);
+    }
+    match greeting::who_opened(anchor, name, route.destination, target, &route.ours) {
+        Ok(peer) => {
+            offer.know_owner(target.uid);
+            standing::offer(&offer, route, name, held.is_none().then_some(peer));
+            greeting::say_hello(anchor.get(), offer, *held).map(|lane| (lane, peer))
+        }
+        Err(reason) => {
+            offer.give_up();
+            Err(reason)
+        }
+    }
 }
 
 /// Connects to an address that is not this namespace's own: of another one of this host perhaps, else of another host.

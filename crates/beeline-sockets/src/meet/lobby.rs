@@ -29,8 +29,9 @@
 //!
 //! Ends that wait for their client's next connection are here, too, in places of their own ([`kept`]).
 //!
-//! Nothing is told of a client that is here before it has spoken. What it has said stays in its anchor until somebody accepts it.
-//! Whatever the kernel calls readable has spoken, is gone, or is heard once: nobody wakes a server again and again.
+//! Nothing is told of a client that is here before it has spoken. What it has said stays in its anchor until somebody
+//! accepts it. Whatever the kernel calls readable has spoken, is gone, or is heard once: nobody wakes a server again
+//! and again.
 
 mod kept;
 mod spoken;

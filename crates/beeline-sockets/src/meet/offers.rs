@@ -4,8 +4,8 @@
 //! that only watches the listener and has another program accept. Over TCP such a client waits, too, but whoever
 //! accepts gets it. So an *offer*, a hello that is not taken, is looked after:
 //!
-//! 1. From its hello on, or where it would have been said, a client's end is in the list of this process, [`state::OFFERED`] in its side, until it is seen
-//!    to be taken, goes on over TCP, or is closed.
+//! 1. From its hello on, or from where it would have been said, a client's end is in the list of this process,
+//!    [`state::OFFERED`] in its side, until it is seen to be taken, goes on over TCP, or is closed.
 //! 2. An offer is *due* [`PATIENCE_NS`] after the hello. Whoever finds it due withdraws it ([`super::late`]), in one
 //!    atomic step against its being taken ([`beeline_lane::offer`]), and the connection goes on over TCP with what lies
 //!    in the ring.

@@ -9,9 +9,10 @@
 //! # While a connection lives
 //!
 //! 1. [`flags::STANDS`] in an end's flags says that it means to keep its anchor. The client says so before its hello
-//!    (or before it is at the door, where there need not be one), the server when it takes that, if it may ([`offer`], [`welcome`]): the client's anchor has a plain name, they
-//!    believe each other's user, nobody else has the lane, nor the listener unless by rule 9. By itself a client does
-//!    from the second connection over a lane on: one that connects once would only leave a dead end.
+//!    (or before it is at the door, where there need not be one), the server when it takes that, if it may ([`offer`],
+//!    [`welcome`]): the client's anchor has a plain name, they believe each other's user, nobody else has the lane, nor
+//!    the listener unless by rule 9. By itself a client does from the second connection over a lane on: one that
+//!    connects once would only leave a dead end.
 //! 2. An end takes the flag back for good, under its lock for sending, when it is shared with another process, shut
 //!    down, or when somebody sleeps on its anchor who would not be rung: who asks for no bytes ([`clear_stands`]); and
 //!    when its anchor has had a mode that the next connection must not have (`life::control`), but for `O_NONBLOCK`.
