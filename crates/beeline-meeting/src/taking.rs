@@ -51,11 +51,14 @@ pub fn named_client(anchor: i32) -> Result<(ConnName, &'static PooledLane), Refu
 /// # Errors
 /// [`Refusal`].
 pub fn name_of(anchor: i32, told: Option<&SockAddr>) -> Result<Option<ConnName>, Refusal> {
-    let asked = match told {
-        Some(_) => None,
-        None => Some(kernel::getpeername(anchor).map_err(|_| Refusal::Gone)?),
+    let asked;
+    let name = match told {
+        Some(name) => name,
+        None => {
+            asked = kernel::getpeername(anchor).map_err(|_| Refusal::Gone)?;
+            &asked
+        }
     };
-    let Some(name) = told.or(asked.as_ref()) else { return Err(Refusal::Gone) };
     match name.abstract_name().map(ConnName::parse) {
         Some(Some(name)) => Ok(Some(name)),
         Some(None) => Err(Refusal::Poison(Poison::HelloNameMismatch)),

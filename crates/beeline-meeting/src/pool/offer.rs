@@ -39,6 +39,11 @@ pub struct Offer {
 }
 
 impl Offer {
+    /// A lane that nobody knows by a name.
+    pub(super) fn of(lane: &'static PooledLane, memfd: i32) -> Offer {
+        Offer { lane, memfd, aside: false, is_intact: false, known_to: None, is_unsaid: false }
+    }
+
     /// Makes a lane that stands as new ([`LaneMemory::reset`]): it is the next connection's.
     pub fn begin_again(&mut self) {
         self.is_intact = false;
@@ -79,11 +84,11 @@ impl Offer {
     pub fn step_aside(self) -> Offer {
         let Offer { lane, memfd, aside, .. } = self;
         if lane.memfd.get().is_some() {
-            return Offer { lane, memfd, aside, is_intact: false, known_to: None, is_unsaid: false };
+            return Offer { aside, ..Offer::of(lane, memfd) };
         }
         let memfd = hidden::hide(memfd);
         lane.memfd.set(Some(memfd));
-        Offer { lane, memfd, aside: true, is_intact: false, known_to: None, is_unsaid: false }
+        Offer { aside: true, ..Offer::of(lane, memfd) }
     }
 
     /// The hello was sent: the memfd is kept for the next one, or closed. Returns the lane.
@@ -202,7 +207,7 @@ pub fn client_lane(cookie: u64) -> Result<Offer, Reason> {
     };
     lane.fill(memory, memfd::identify(memfd.get()).map(|(id, _)| id).unwrap_or_default());
     lane.cookie.store(cookie, Relaxed);
-    Ok(Offer { lane, memfd: memfd.give_away(), aside: false, is_intact: false, known_to: None, is_unsaid: false })
+    Ok(Offer::of(lane, memfd.give_away()))
 }
 
 /// An idle lane, which is in no list, for a new connection.
@@ -213,7 +218,7 @@ fn anew(lane: &'static PooledLane, cookie: u64) -> Option<Offer> {
     lane.memory().reset();
     lane.cookie.store(cookie, Relaxed);
     lane.owner.store(0, Relaxed);
-    Some(Offer { lane, memfd, aside: false, is_intact: false, known_to: None, is_unsaid: false })
+    Some(Offer::of(lane, memfd))
 }
 
 /// Makes the memory of a new lane, if the process's limits allow one.

@@ -257,7 +257,7 @@ fn take(
             && is_fit(lane)
             && wanted(&lane.stands)
     })?;
-    Some(Offer { lane, memfd: lane.memfd()?, aside: false, is_intact: true, known_to: None, is_unsaid: false })
+    Some(Offer { is_intact: true, ..Offer::of(lane, lane.memfd()?) })
 }
 
 impl PooledLane {

@@ -12,11 +12,10 @@
 //! # Clients that break the rules, or say nothing
 //!
 //! A client that has not spoken yet, and need not for its lane's name ([`super::admit`], 3), waits in the lobby
-//! ([`super::lobby`]), and nobody is told of it. One whose hello is
-//! bad is shown to the app as what it would be on TCP: a connection that was reset before it was accepted
-//! ([`super::reset`]). So an `accept` on a listener that blocks, made because the listener was called readable, always
-//! returns: whoever made it readable is there, in whichever state. One that has just gone to begin again over TCP is
-//! waited for there.
+//! ([`super::lobby`]), and nobody is told of it. One whose hello is bad is shown to the app as what it would be on TCP:
+//! a connection that was reset before it was accepted ([`super::reset`]). So an `accept` on a listener that blocks,
+//! made because the listener was called readable, always returns: whoever made it readable is there, in whichever
+//! state. One that has just gone to begin again over TCP is waited for there.
 
 mod spoken;
 
