@@ -7,7 +7,7 @@ use beeline_lane::{Fault, flags};
 use beeline_stats::Poison;
 
 use crate::desc::Desc;
-use crate::side::{SideState, mark_linger, reset, state};
+use crate::side::{SideState, clear_stands, mark_linger, reset, state};
 use crate::{kernel, stats};
 
 /// Flags by which a peer says more than how far it has written.
@@ -53,16 +53,38 @@ fn adopt(side: &SideState, theirs: u32) {
     }
 }
 
-/// Whether the peer has closed its end and that is news. A peer that keeps its anchor sets the flag, fences, and rings
-/// who has armed; who has armed and fenced looks here. The kernel tells nothing then.
+/// Whether the peer has closed its end, or sends no more, and that is news. A peer that keeps its anchor sets the flag,
+/// fences, and rings who has armed; who has armed and fenced looks here. The kernel tells nothing then.
 #[inline]
 pub fn hears_of_end(desc: &Desc, side: &SideState) -> bool {
-    let closed = desc.lane().flags(desc.end().peer()) & flags::CLOSED != 0;
-    let is_news = closed && !side.is(state::PEER_CLOSED | state::RESET);
+    let theirs = desc.lane().flags(desc.end().peer());
+    let is_new = |flag, known| theirs & flag != 0 && !side.is(known | state::RESET);
+    let is_news = is_new(flags::CLOSED, state::PEER_CLOSED) || is_new(flags::FIN, state::PEER_FIN);
     if is_news {
         observe(desc, side);
     }
     is_news
+}
+
+/// This end keeps no anchor, and from now on the kernel tells it of all that becomes of the peer's: what both have said
+/// without it until now it is told here. For one who holds the lock for sending, with the anchor under `fd`; a look at
+/// the peer's flags comes after.
+pub fn stand_no_more(fd: i32, desc: &Desc) {
+    let (lane, end) = (desc.lane(), desc.end());
+    if lane.flags(end) & flags::STANDS == 0 {
+        return;
+    }
+    clear_stands(&lane, end);
+    // A peer whose flag is not seen behind the fence tells the kernel itself, which has the same to say at both ends
+    // whichever of them shuts a direction.
+    let over = |end, half| (lane.flags(end) & flags::FIN != 0).then_some(half);
+    let known = desc.side().origin.anchor_cookie.load(Relaxed);
+    for half in [over(end, libc::SHUT_WR), over(end.peer(), libc::SHUT_RD)].into_iter().flatten() {
+        // The number may be another file's by now.
+        if kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE) == Ok(known) {
+            let _ = kernel::shutdown(fd, half);
+        }
+    }
 }
 
 /// Notes what a kernel look at an anchor said.

@@ -1,6 +1,5 @@
 //! The CPUs that a thread may use.
 
-use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use beeline_shm::sys;
@@ -73,15 +72,68 @@ impl Allowed {
 /// What the calling thread may use; plenty where that cannot be found out.
 #[cold]
 fn find() -> Cpus {
-    const BYTES: usize = size_of::<libc::cpu_set_t>();
-    let mut mask = MaybeUninit::<[u64; BYTES / size_of::<u64>()]>::zeroed();
-    let asked = [0, BYTES, mask.as_mut_ptr() as usize, 0, 0, 0];
-    // SAFETY: room for as many bytes as are told.
-    if unsafe { sys::call(libc::SYS_sched_getaffinity, asked) }.is_err() {
-        return Cpus { bits: u64::MAX, block: BLOCKS, count: u32::MAX };
+    Mask::of_thread().map_or(Cpus { bits: u64::MAX, block: BLOCKS, count: u32::MAX }, |mask| Cpus::of(&mask.0))
+}
+
+/// CPUs as sched_setaffinity(2) takes them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Mask([u64; size_of::<libc::cpu_set_t>() / size_of::<u64>()]);
+
+impl Mask {
+    const EMPTY: Self = Self([0; size_of::<libc::cpu_set_t>() / size_of::<u64>()]);
+    /// Whatever CPUs there are and may come: the kernel takes those that its cpusets allow.
+    const ALL: Self = Self([u64::MAX; size_of::<libc::cpu_set_t>() / size_of::<u64>()]);
+
+    /// These CPUs.
+    pub(crate) fn with(cpus: impl IntoIterator<Item = u32>) -> Self {
+        let mut mask = Self::EMPTY;
+        for cpu in cpus {
+            if let Some(block) = mask.0.get_mut((cpu / BLOCK) as usize) {
+                *block |= 1 << (cpu % BLOCK);
+            }
+        }
+        mask
     }
-    // SAFETY: any bits are numbers, and the kernel has written what is not zero.
-    Cpus::of(&unsafe { mask.assume_init() })
+
+    /// What the calling thread may use; `None` where that cannot be found out.
+    pub(crate) fn of_thread() -> Option<Self> {
+        let mut mask = Self::EMPTY;
+        let asked = [0, size_of_val(&mask.0), mask.0.as_mut_ptr() as usize, 0, 0, 0];
+        // SAFETY: room for as many bytes as are told.
+        unsafe { sys::call(libc::SYS_sched_getaffinity, asked) }.is_ok().then_some(mask)
+    }
+
+    /// Whether this CPU is one of them.
+    pub(crate) fn has(&self, cpu: u32) -> bool {
+        self.0.get((cpu / BLOCK) as usize).is_some_and(|block| block & 1 << (cpu % BLOCK) != 0)
+    }
+
+    /// How many they are.
+    pub(crate) fn count(&self) -> u32 {
+        self.0.iter().map(|block| block.count_ones()).sum()
+    }
+
+    /// Has the calling thread use no others. Whether the kernel lets it.
+    fn bind(&self) -> bool {
+        let asked = [0, size_of_val(&self.0), self.0.as_ptr() as usize, 0, 0, 0];
+        // SAFETY: as many bytes as are told.
+        unsafe { sys::call(libc::SYS_sched_setaffinity, asked) }.is_ok()
+    }
+}
+
+/// Moves the calling thread, which may use what `might` says, to one of these CPUs; afterwards it may use all of them
+/// again, and the kernel may move it on. Whether it moved. No handler of the app may run meanwhile.
+///
+/// The kernel takes what it is told for the thread's own choice, and gives it no more if its cpuset grows, unless it
+/// chose `all` that there are.
+pub(crate) fn move_to(cpu: u32, might: &Mask, all: bool) -> bool {
+    if !Mask::with([cpu]).bind() {
+        return false;
+    }
+    let is_as_before = all && Mask::ALL.bind() && Mask::of_thread().as_ref() == Some(might);
+    // Of a cpuset that has shrunk meanwhile nothing may be left of what it might use: then that is what it gets.
+    let _ = is_as_before || might.bind() || Mask::ALL.bind();
+    true
 }
 
 #[cfg(test)]
@@ -106,12 +158,9 @@ mod tests {
         assert!(cpus.count != 0 && cpus.count != u32::MAX && cpus.has(kernel::cpu_by_libc()));
         let pinned = std::thread::spawn(move || {
             let cpu = kernel::cpu_by_libc();
-            let mut mask = [0_u64; size_of::<libc::cpu_set_t>() / size_of::<u64>()];
-            mask[(cpu / BLOCK) as usize] = 1 << (cpu % BLOCK);
-            let args = [0, size_of_val(&mask), mask.as_ptr() as usize, 0, 0, 0];
-            // SAFETY: a live mask.
-            unsafe { sys::call(libc::SYS_sched_setaffinity, args) }.unwrap();
-            (Cpus::of(&mask), Allowed::default().get(now))
+            let mask = Mask::with([cpu]);
+            assert!(mask.bind());
+            (Cpus::of(&mask.0), Allowed::default().get(now))
         });
         let (set, found) = pinned.join().unwrap();
         assert_eq!((set, found.count), (found, 1));
@@ -119,5 +168,36 @@ mod tests {
         ours.count.store(7, Relaxed);
         assert_eq!(ours.get(now + BELIEVED_TICKS).count, 7);
         assert_eq!(ours.get(now + BELIEVED_TICKS + 1), cpus, "what is old is found out again");
+    }
+
+    #[test]
+    fn a_mask_has_what_it_was_made_with() {
+        let mask = Mask::with([0, 63, 64, 1023, 1024]);
+        let all: Vec<_> = (0..2048).filter(|cpu| mask.has(*cpu)).collect();
+        assert_eq!((all, mask.count()), (vec![0, 63, 64, 1023], 4));
+    }
+
+    #[test]
+    fn a_thread_that_moves_may_use_what_it_might_before() {
+        let mover = std::thread::spawn(|| {
+            let before = Mask::of_thread().unwrap();
+            let free = Mask::ALL.bind() && Mask::of_thread().unwrap() == before;
+            for cpu in (0..1024).filter(|cpu| before.has(*cpu)) {
+                for all in [false, true] {
+                    assert!(before.bind() && move_to(cpu, &before, all));
+                    assert_eq!(Mask::of_thread().unwrap(), before, "{all}");
+                }
+            }
+            let (cpu, one) = (kernel::cpu_by_libc(), Mask::with([kernel::cpu_by_libc()]));
+            assert!(one.bind() && move_to(cpu, &one, true));
+            assert_eq!(Mask::of_thread().unwrap(), one, "its own choice is not given up for all there are");
+            // There is none of that.
+            let gone = Mask::with([1023]);
+            if free && !before.has(1023) {
+                assert!(before.bind() && !move_to(1023, &before, false) && move_to(cpu, &gone, false));
+                assert_eq!(Mask::of_thread().unwrap(), before, "what the cpuset allows");
+            }
+        });
+        mover.join().unwrap();
     }
 }

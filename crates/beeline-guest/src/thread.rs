@@ -66,6 +66,10 @@ pub struct Thread {
     pub(crate) robust_before: AtomicUsize,
     /// The CPUs that it may wait on.
     pub(crate) allowed: Allowed,
+    /// How often the thread has found a peer on its own CPU, as far as that is counted ([`crate::wait`]), and whether
+    /// it was at a server's end last.
+    pub(crate) near_finds: AtomicU32,
+    pub(crate) is_near_server: AtomicBool,
     /// The timeout of the present sleep.
     pub(crate) timeout: UnsafeCell<libc::timespec>,
     /// The signal mask to restore after a deferral (the kernel's 64-bit form).
@@ -135,6 +139,8 @@ thread_local! {
             shared_locks: AtomicU32::new(0),
             robust_before: AtomicUsize::new(0),
             allowed: Allowed::new(),
+            near_finds: AtomicU32::new(0),
+            is_near_server: AtomicBool::new(false),
             timeout: UnsafeCell::new(libc::timespec { tv_sec: 0, tv_nsec: 0 }),
             mask: UnsafeCell::new(0),
         }
@@ -350,6 +356,7 @@ pub fn reset_after_fork() {
         thread.at_offers.store(false, Ordering::Relaxed);
         thread.takes_over.store(0, Ordering::Relaxed);
         thread.changes_number.store(false, Ordering::Relaxed);
+        thread.near_finds.store(0, Ordering::Relaxed);
     });
 }
 

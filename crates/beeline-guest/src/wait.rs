@@ -20,12 +20,14 @@
 //! 6. How a waiter waits is its [`Mode`], one word, which whoever is about to wait brings up to date: by what was set
 //!    for the connection, by rule, or for the process ([`SpinState::follow`]). Here only that word is asked.
 //! 7. A handler of the app that runs meanwhile ends a spin as it ends a sleep.
+//! 8. A thread whose peer stays near goes to another CPU, once, if one is idle ([`parting`]).
 
 mod crowd;
 pub mod fresh;
 pub mod looks;
 mod mode;
 mod near;
+mod parting;
 mod patience;
 mod price;
 mod state;
@@ -52,6 +54,7 @@ pub use mode::Mode;
 pub use near::{
     ANY_CPU, clients_are_near, is_near, note_client_over_lane, note_client_over_tcp, note_near, peers_are_near,
 };
+pub use parting::note as note_wait_for_near;
 pub use patience::{Patience, Woken, for_events, sleep};
 pub use price::{priced, priced_without};
 pub use state::SpinState;

@@ -21,5 +21,5 @@ pub const SIGNALLED: u32 = 128;
 /// Should the end vanish without setting [`CLOSED`], it is reset: `SO_LINGER` is zero, which the kernel heeds
 /// whoever closes a socket last, and how.
 pub const ABORTS: u32 = 256;
-/// The end means to keep its anchor beyond its close, and hears of the peer's close without the kernel's word.
+/// The end means to keep its anchor beyond its close, and hears of the peer's end without the kernel's word.
 pub const STANDS: u32 = 512;

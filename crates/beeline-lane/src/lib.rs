@@ -69,10 +69,11 @@
 //!    holds that is not plugged. So a bell never finds the socket full, which would lose it: the word would be cleared,
 //!    and the bells that filled the socket counted before and taken out. A reader that counts over a thousand takes
 //!    none of them out: they are a [`Fault`].
-//! 6. An end that is closed says so by a flag, fences, and rings a peer that it finds armed; its anchor may stay open.
-//!    Who arms looks at the flag behind the fence, and leaves the last bell to the others that sleep. An end that is
-//!    closed or shut both ways arms its word behind the flag ([`force_peer_look`]), for the next write to find that. So
-//!    who rings an end looks at its flags after the word, and leaves it armed if they say so.
+//! 6. An end that is closed, or sends no more, says so by a flag, fences, and rings a peer that it finds armed; its
+//!    anchor may stay open, and as it was. Who arms looks at the flag behind the fence, and leaves the last bell to the
+//!    others that sleep. An end that is closed or shut both ways arms its word behind the flag ([`force_peer_look`]),
+//!    for the next write to find that. So who rings an end looks at its flags after the word, and leaves it armed if
+//!    they say so.
 //! 7. A bell may lie in the socket of a reader that looks at the ring itself and does not arm, or not yet. It may take
 //!    all bells out ([`Reader::drain_bells`]) if it knows that nobody sleeps on the anchor and that whoever wants to
 //!    will arm first, under the rx lock. It clears its word before, and notes that: the arming that follows has no bell

@@ -305,12 +305,12 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
         self.storage.full_fence();
         let (news, unread) = self.news(since)?;
         if queued != 0 {
-            // The bell of a peer that has closed its end is the last: other sleepers have not seen it, perhaps.
-            let closed = self.storage.is_closed(self.end.peer());
+            // The bell of a peer that sends no more is the last: other sleepers have not seen it, perhaps.
+            let over = self.storage.is_over(self.end.peer());
             let keep = match self.writer_must_wait(unread) {
                 // Taking the plug away would only make the writer plug again.
                 true => PLUG_BELLS,
-                false => u32::from(news || unread != 0 || closed),
+                false => u32::from(news || unread != 0 || over),
             };
             // With news, too: a reader that finds some each time it arms would fill the queue, and a bell that
             // finds it full is lost.

@@ -19,6 +19,8 @@ pub trait Storage {
     fn ring_bytes(&self) -> u32;
     /// Whether `end` has said that it is closed. Its anchor may stay open, and then nothing else tells.
     fn is_closed(&self, end: End) -> bool;
+    /// Whether `end` has said that no byte follows, or that it is closed: its last bell may be all that tells.
+    fn is_over(&self, end: End) -> bool;
     /// Whether `end` has said that it reads no more.
     fn reads_no_more(&self, end: End) -> bool;
     /// Whether `end` has said that it neither reads nor sends any more: the next bytes are answered by a reset.
@@ -140,6 +142,10 @@ impl Storage for LaneMemory {
     #[inline]
     fn is_closed(&self, end: End) -> bool {
         LaneMemory::flags(self, end) & crate::flags::CLOSED != 0
+    }
+
+    fn is_over(&self, end: End) -> bool {
+        LaneMemory::flags(self, end) & (crate::flags::CLOSED | crate::flags::FIN) != 0
     }
     #[inline]
     fn reads_no_more(&self, end: End) -> bool {

@@ -420,8 +420,8 @@ pub fn stamp_if_all_read(lane: &LaneMemory, end: End, side: &SideState) {
     }
 }
 
-/// The end keeps no anchor, and from now on the kernel is to tell it of the peer's close. For one who holds the lock
-/// for sending; a look at the peer's flags comes after.
+/// The end keeps no anchor, and from now on the kernel is to tell it of the peer's end. For one who holds the lock for
+/// sending; a look at the peer's flags comes after.
 pub fn clear_stands(lane: &LaneMemory, end: End) {
     let ours = lane.flags(end);
     if ours & flags::STANDS != 0 {

@@ -30,6 +30,8 @@ mod crowd;
 mod datagrams;
 #[path = "library/figures.rs"]
 mod figures;
+#[path = "library/finished.rs"]
+mod finished;
 #[path = "library/forks.rs"]
 mod forks;
 #[path = "library/handed.rs"]

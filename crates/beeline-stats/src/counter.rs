@@ -36,5 +36,6 @@ closed_list! {
         Relays = "relays": "Connections handed to a relay, because a holder cannot use lanes.",
         SettingsRefused = "settings_refused": "Values set from outside that were impossible, and taken back.",
         SpinsSpared = "spins_spared": "Times a call spun for a moment only, although more might have paid, because others need the CPU.",
+        ThreadsParted = "threads_parted": "Threads that were moved, once each, from the CPU of the peer they waited for to an idle one.",
     }
 }

@@ -147,7 +147,7 @@ mod tests {
     const OF_LIBC: [&str; 5] = ["SYS_brk", "SYS_clock_getres", "SYS_clone3", "SYS_restart_syscall", "SYS_rt_sigaction"];
 
     /// What the library makes only under no filters at all.
-    const UNFILTERED: &str = "SYS_process_vm_readv";
+    const UNFILTERED: [&str; 2] = ["SYS_process_vm_readv", "SYS_sched_setaffinity"];
 
     fn sources(directory: &Path, into: &mut Vec<String>) {
         for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
@@ -174,7 +174,7 @@ mod tests {
         let code = code.flat_map(str::lines).map(|line| line.split("//").next().unwrap());
         let words = code.flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
         let made: BTreeSet<&str> =
-            words.filter(|word| word.starts_with("SYS_") && *word != UNFILTERED).chain(OF_LIBC).collect();
+            words.filter(|word| word.starts_with("SYS_") && !UNFILTERED.contains(word)).chain(OF_LIBC).collect();
         let tried: BTreeSet<&str> = CALLS.iter().map(|(name, _)| *name).collect();
         assert_eq!(tried, made);
     }

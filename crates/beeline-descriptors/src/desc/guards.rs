@@ -308,7 +308,7 @@ impl RxGuard {
         Reader::new(self.lane, self.desc.end(), &self.side.rx, &self.side.tx)
     }
 
-    /// Prepares to sleep until there is something to read, or the peer's end is closed.
+    /// Prepares to sleep until there is something to read, or the peer's end is over.
     ///
     /// # Errors
     /// Those of [`Reader::arm`].

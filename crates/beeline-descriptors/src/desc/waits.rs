@@ -2,12 +2,13 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use beeline_lane::End;
 use beeline_stats::layout::ConnectionSlot;
 use beeline_stats::tunables::{Key, OptionType, option};
 
 use super::Desc;
 use crate::kernel;
-use crate::wait::{ANY_CPU, Budget, Mode, Patience, Woken, is_near, note_near, peers_are_near};
+use crate::wait::{ANY_CPU, Budget, Mode, Patience, Woken, is_near, note_near, note_wait_for_near, peers_are_near};
 
 impl Desc {
     /// This connection's spin budget, for a wait that begins: how it waits is looked up anew.
@@ -66,8 +67,13 @@ impl Desc {
         let mine = self.show_cpu();
         let theirs = self.lane().cpu(self.end().peer()).load(Relaxed);
         let near = is_near(theirs, mine);
-        if let Some(near) = near.filter(|near| theirs != ANY_CPU && *near != peers_are_near()) {
-            note_near(near);
+        if let Some(near) = near.filter(|_| theirs != ANY_CPU) {
+            if near {
+                note_wait_for_near(self.end() == End::Server);
+            }
+            if near != peers_are_near() {
+                note_near(near);
+            }
         }
         near.unwrap_or_else(peers_are_near)
     }

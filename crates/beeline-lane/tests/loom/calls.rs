@@ -75,6 +75,8 @@ impl Holder {
                     assert!(matches!(reader.drain_bells(self), Ok(()) | Err(Fault::Gone)));
                 }
                 match reader.arm(Since::Read, self) {
+                    // Behind the fence: the kernel may not tell of it.
+                    Ok(Armed::Sleep) if !finished && self.is_over(self.end.peer()) => Some(Ended::Bytes(0)),
                     Ok(Armed::Sleep) => None,
                     Ok(Armed::Ready) | Err(Fault::Gone) => Some(Ended::Bytes(0)),
                     Err(fault) => panic!("{fault:?}"),
@@ -204,23 +206,51 @@ impl Holder {
         });
     }
 
-    /// Closes the end and keeps the anchor: a flag, a fence, and a bell for a peer that is armed.
-    pub fn close_and_keep(&self) {
+    /// Says that no byte follows, or that the end is closed as well, and keeps the anchor as it is: a flag, a fence,
+    /// and a bell for a peer that is armed.
+    pub fn end_and_keep(&self, what: u32) {
         self.writing(|writer| {
-            self.say(flags::FIN | flags::CLOSED);
+            self.say(what);
+            force_peer_look(&self, self.end);
             writer.tell_reader(self).unwrap();
         });
     }
 
-    /// Sleeps until the peer has closed its end, as a receive does.
-    pub fn await_close(&self) {
-        let is_closed = || self.flags(self.end.peer()) & flags::CLOSED != 0;
+    /// `shutdown(SHUT_WR)` of an end that stands: a bell tells a peer that stands, too, and the kernel any other.
+    pub fn finish_standing(&self) {
+        let is_told = self.writing(|writer| {
+            self.say(flags::FIN);
+            force_peer_look(&self, self.end);
+            let stands = self.flags(self.end.peer()) & flags::STANDS != 0;
+            stands && writer.tell_reader(self).is_ok()
+        });
+        if !is_told {
+            self.change(|me, _| me.half_closed = true);
+        }
+    }
+
+    /// Sleeps until the kernel tells that no byte follows, as a wait does that asks for none: the end stands no more.
+    pub fn await_end_by_kernel(&self) {
+        self.writing(|_| {
+            self.unsay(flags::STANDS);
+            self.full_fence();
+        });
+        if self.flags(self.end.peer()) & flags::FIN != 0 {
+            // SHUT_RD here is SHUT_WR there.
+            self.change(|_, peer| peer.half_closed = true);
+        }
+        self.sleep_until(|_, peer| peer.half_closed);
+    }
+
+    /// Sleeps until the peer has said that no byte follows, as a receive does.
+    pub fn await_end(&self) {
+        let is_over = || self.is_over(self.end.peer());
         loop {
-            if is_closed() {
+            if is_over() {
                 return;
             }
             let armed = self.reading(|reader| reader.arm(Since::Read, self)).unwrap();
-            if armed == Armed::Sleep && !is_closed() {
+            if armed == Armed::Sleep && !is_over() {
                 self.sleep_readable();
             }
         }

@@ -175,6 +175,9 @@ impl Storage for &Holder {
     fn is_closed(&self, end: End) -> bool {
         self.flags(end) & flags::CLOSED != 0
     }
+    fn is_over(&self, end: End) -> bool {
+        self.flags(end) & (flags::CLOSED | flags::FIN) != 0
+    }
     fn reads_no_more(&self, end: End) -> bool {
         self.flags(end) & flags::SHUT_RD != 0
     }
@@ -380,6 +383,11 @@ impl Holder {
     /// Says something about its own end. The tx lock is held.
     pub fn say(&self, what: u32) {
         self.set_status(self.end, |status| status | u64::from(what));
+    }
+
+    /// Takes back what it has said.
+    pub fn unsay(&self, what: u32) {
+        self.set_status(self.end, |status| status & !u64::from(what));
     }
 
     fn set_status(&self, end: End, change: impl FnOnce(u64) -> u64) {

@@ -1,6 +1,6 @@
 //! Whoever sleeps is woken for what it waits for.
 
-use beeline_lane::{Armed, End, Since};
+use beeline_lane::{Armed, End, Since, flags};
 use loom::thread;
 
 use super::calls::Ended;
@@ -115,23 +115,56 @@ fn two_waiting_readers_share_what_comes() {
     });
 }
 
-/// The closer's anchor stays open: its flag and one bell are all that tells.
-#[test]
-fn two_waiting_readers_both_hear_of_a_close_that_the_kernel_does_not_tell() {
-    check(3, || {
+/// The other end's anchor stays as it is: its flag and one bell are all that tells.
+fn two_waiting_readers_both_hear(what: u32) {
+    check(3, move || {
         let lane = Lane::new();
         let readers = [0, 1].map(|_| {
             let reader = Holder::new(&lane, End::Server);
-            thread::spawn(move || reader.await_close())
+            thread::spawn(move || reader.await_end())
         });
-        Holder::new(&lane, End::Client).close_and_keep();
+        Holder::new(&lane, End::Client).end_and_keep(what);
         readers.into_iter().for_each(|thread| thread.join().unwrap());
     });
 }
 
 #[test]
+fn two_waiting_readers_both_hear_of_a_close_that_the_kernel_does_not_tell() {
+    two_waiting_readers_both_hear(flags::FIN | flags::CLOSED);
+}
+
+#[test]
+fn two_waiting_readers_both_hear_of_an_end_that_the_kernel_does_not_tell() {
+    two_waiting_readers_both_hear(flags::FIN);
+}
+
+/// Whichever comes first: it sees what the peer has said, or the peer that it stands no more.
+#[test]
+fn who_gives_its_standing_up_for_a_sleep_is_told_by_the_kernel() {
+    check(3, || {
+        let lane = Lane::new();
+        let ends = [End::Server, End::Client].map(|end| Holder::new(&lane, end));
+        ends.iter().for_each(|end| end.say(flags::STANDS));
+        let [server, client] = ends;
+        let sleeper = thread::spawn(move || server.await_end_by_kernel());
+        client.finish_standing();
+        sleeper.join().unwrap();
+    });
+}
+
+/// As [`two_waiting_readers_both_see_the_end`], where the byte's bell and one for the end are all that tells.
+#[test]
+fn two_waiting_readers_both_see_an_end_that_the_kernel_does_not_tell() {
+    two_waiting_readers_both_see_what(|writer| writer.end_and_keep(flags::FIN));
+}
+
+#[test]
 fn two_waiting_readers_both_see_the_end() {
-    check(2, || {
+    two_waiting_readers_both_see_what(Holder::finish);
+}
+
+fn two_waiting_readers_both_see_what(ends: impl Fn(&Holder) + Sync + Send + 'static) {
+    check(2, move || {
         let lane = Lane::new();
         let readers = [0, 1].map(|_| {
             let reader = Holder::new(&lane, End::Server);
@@ -139,7 +172,7 @@ fn two_waiting_readers_both_see_the_end() {
         });
         let writer = Holder::new(&lane, End::Client);
         assert!(writer.send(&[1]));
-        writer.finish();
+        ends(&writer);
         let results = readers.map(|thread| thread.join().unwrap());
         assert!(results.iter().all(|(_, ended)| *ended == Some(Ended::Eof)));
         assert_eq!(results.iter().map(|(bytes, _)| bytes.len()).sum::<usize>(), 1);

@@ -5,7 +5,8 @@ use super::*;
 
 use beeline_stats::Counter;
 
-/// Runs a guest that says how much it has done and waits to be looked at; returns that and the counters asked for.
+/// Runs a guest, told `how` in words, that says how much it has done and waits to be looked at; returns that and the
+/// counters asked for.
 pub fn figures<const N: usize>(
     name: &'static str,
     how: &str,
@@ -13,7 +14,7 @@ pub fn figures<const N: usize>(
     counters: [Counter; N],
 ) -> (u64, [u64; N]) {
     let mut command = Command::new(guest(name));
-    command.arg(how).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.args(how.split(' ')).stdin(Stdio::piped()).stdout(Stdio::piped());
     preload::apply(&mut command, Some(library()));
     command.env("BEELINE_OPTIONS", options);
     let mut group = Group::start(&mut command).expect("the guest starts");
@@ -100,4 +101,15 @@ fn a_stream_that_nobody_reads_fills_the_ring_and_not_one_turn() {
 #[test]
 fn a_signal_ends_a_send_in_turns_as_it_ends_one_that_waits_for_room() {
     assert!(turns("signal", "turn_bytes=256K") >= 1);
+}
+
+/// Whether a thread goes is told by how busy the machine is; what it may use is the same before and afterwards, at both
+/// ends.
+#[test]
+fn who_is_parted_from_its_peer_may_use_the_cpus_that_it_might() {
+    for (option, most) in [("part_ends=on", 1), ("part_ends=off", 0)] {
+        let (trips, [parted]) = figures("parted", "", option, [Counter::ThreadsParted]);
+        println!("{option}: {parted} in {trips} trips");
+        assert!(parted <= most && trips != 0, "{option}: {parted} in {trips} trips");
+    }
 }

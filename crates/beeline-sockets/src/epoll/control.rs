@@ -12,16 +12,16 @@ use super::listeners::{hidden_of, watch_hidden};
 use super::nested::call_off;
 use super::readiness::readiness;
 use super::registration::{
-    EPOLLEXCLUSIVE, asked_of_kernel, comes_from_agent, deregister, expose, park, tell_again, unpark, unpark_all,
-    unpark_namesakes, unpark_number, watch,
+    EPOLLEXCLUSIVE, asked_of_kernel, comes_from_agent, deregister, end_standing_if_exclusive, expose, park, tell_again,
+    unpark, unpark_all, unpark_namesakes, unpark_number, watch,
 };
 use super::set::{Entry, SETS, Set, is_shared, set_of};
 use super::waker::{WAKER, wake_sleeper};
 use crate::app_memory::bogus;
 use crate::desc::{DESCS, Desc, Kind};
+use crate::ending::stand_no_more;
 use crate::linger::end_lingering;
 use crate::operations::{Adopt, Operations};
-use crate::side::clear_stands;
 use crate::watchers::Watchers;
 use crate::{Errno, Outcome, close, guards, kernel, table, watchers};
 use beeline_lane::{Armed, flags};
@@ -280,6 +280,7 @@ fn add(epfd: i32, set: &Set, fd: i32, event: libc::epoll_event, desc: Option<&'s
         return Err(Errno(libc::EINVAL));
     }
     hidden_of(entry, |hidden| watch_hidden(epfd, entry, hidden));
+    end_standing_if_exclusive(fd, entry);
     Ok(settle_anew(epfd, set, fd, entry))
 }
 
@@ -387,11 +388,9 @@ pub fn forget(fd: i32, desc: &'static Desc) {
         is_ghost = true;
     });
     // Nobody can take that out of the kernel's set, so the file is not kept.
-    if is_ghost
-        && may_stand
-        && let Some(guard) = guards::tx_of(fd, desc)
-    {
-        clear_stands(&guard.lane, desc.end());
+    let guard = if is_ghost && may_stand { guards::tx_of(fd, desc) } else { None };
+    if guard.is_some() {
+        stand_no_more(fd, desc);
     }
 }
 
@@ -452,6 +451,7 @@ pub fn put_back(fd: i32, desc: &'static Desc) {
         if !entry.fired.load(Relaxed) || desc.is_lane() {
             watch(epfd, set, fd, entry);
         }
+        end_standing_if_exclusive(fd, entry);
         if settle(epfd, set, fd, entry) {
             tell(epfd, set);
         }

@@ -167,7 +167,8 @@ pub(super) fn cool_entry(epfd: i32, set: &Set, fd: i32, entry: &Entry, depth: u3
         if arm_entry(epfd, set, fd, entry, desc, interest, since) == Armed::Sleep {
             // Another thread may have taken note of the end since this entry was judged, and the kernel may not tell of
             // it.
-            if desc.lane().flags(desc.end().peer()) & flags::CLOSED != 0 && readiness(set, entry, depth) != 0 {
+            let theirs = desc.lane().flags(desc.end().peer());
+            if theirs & (flags::CLOSED | flags::FIN) != 0 && readiness(set, entry, depth) != 0 {
                 return Armed::Ready;
             }
             set.make_cold(entry);

@@ -45,6 +45,8 @@ use super::copies;
 use super::events::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, READABLE, WRITABLE};
 use super::set::{Entry, Set, open_fd, set_of};
 use crate::desc::{Desc, Kind};
+use crate::ending::stand_no_more;
+use crate::guards;
 use crate::io;
 use crate::kernel;
 use crate::side::state;
@@ -190,6 +192,17 @@ fn tell(epfd: i32, fd: i32, entry: &Entry, events: u32) -> bool {
         entry.registered.note(events, data);
     }
     told
+}
+
+/// The end of a stream wakes all who watch exclusively, and a bell one: such an end is told of it by the kernel.
+pub(super) fn end_standing_if_exclusive(fd: i32, entry: &Entry) {
+    let stands = |desc: &&Desc| desc.is_lane() && desc.lane().flags(desc.end()) & flags::STANDS != 0;
+    if entry.events.load(Relaxed) & EPOLLEXCLUSIVE != 0
+        && let Some(desc) = entry.desc().filter(stands)
+        && let Some(_guard) = guards::tx_of(fd, desc)
+    {
+        stand_no_more(fd, desc);
+    }
 }
 
 /// Takes an entry's fd out of the kernel's set.

@@ -8,20 +8,19 @@ use super::low_water::low_water;
 use super::readiness::{ALWAYS, READABLE, WRITABLE, poll_mask};
 use crate::anchor::Anchor;
 use crate::desc::{Desc, RxGuard};
-use crate::ending::hears_of_end;
+use crate::ending::{hears_of_end, stand_no_more};
 use crate::guards;
-use crate::side::clear_stands;
 
-/// Before a sleep for `events` on an anchor: one that asks for no bytes is not rung, and hears of the peer's close by
-/// the kernel alone. Whether the peer has closed its end already, and that is news.
+/// Before a sleep for `events` on an anchor: one that asks for no bytes is not rung, and hears of the peer's end by the
+/// kernel alone. Whether the peer has closed, or sends no more, already, and that is news.
 pub(crate) fn await_end(fd: i32, desc: &'static Desc, events: i16) -> bool {
     if events & (READABLE | POLLPRI) != 0 {
         return false;
     }
     if desc.lane().flags(desc.end()) & flags::STANDS != 0
-        && let Some(guard) = guards::tx_of(fd, desc)
+        && let Some(_guard) = guards::tx_of(fd, desc)
     {
-        clear_stands(&guard.lane, desc.end());
+        stand_no_more(fd, desc);
     }
     hears_of_end(desc, desc.side())
 }

@@ -14,9 +14,10 @@ use super::fds::{dup_from, hidden_refusal, note_nonblock};
 use crate::anchor::Anchor;
 use crate::app_memory::in_first_page;
 use crate::desc::{Desc, Kind};
+use crate::ending::stand_no_more;
 use crate::linux::{F_SETOWN_EX, FIOGETOWN, FIOSETOWN, SIOCATMARK, SIOCGPGRP, SIOCSPGRP};
 use crate::process::raw;
-use crate::side::{clear_stands, state};
+use crate::side::state;
 use crate::{Outcome, epoll, follow, guards, io, kernel, options, table};
 
 /// `fcntl(2)`.
@@ -72,9 +73,9 @@ fn set_flags(fd: i32, desc: &'static Desc, flags: usize) -> Outcome {
 /// asks for (`meet::standing`).
 fn keep_no_end(fd: i32, desc: &'static Desc) {
     if desc.is_lane()
-        && let Some(guard) = guards::tx_of(fd, desc)
+        && let Some(_guard) = guards::tx_of(fd, desc)
     {
-        clear_stands(&guard.lane, desc.end());
+        stand_no_more(fd, desc);
     }
 }
 

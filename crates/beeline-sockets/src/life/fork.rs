@@ -41,7 +41,8 @@ use beeline_stats::Counter;
 
 use crate::changing::{self, Changing, changing};
 use crate::desc::{DESCS, Desc, Kind};
-use crate::side::{EXPECTED, clear_stands, state};
+use crate::ending::stand_no_more;
+use crate::side::{EXPECTED, state};
 use crate::{epoll, follow, linger, meet, process, signals, slab, stats, table, thread};
 
 /// In a thread's `forking`: libc's `fork` was called, and its handlers have not run yet.
@@ -139,7 +140,7 @@ pub fn around_fork_prepare() -> u32 {
         if desc.is_lane() {
             let side = desc.side();
             desc.shared.store(true, Relaxed);
-            clear_stands(&desc.lane(), desc.end());
+            stand_no_more(fd, desc);
             side.holders.fetch_add(1, AcqRel);
             side.join(process::identity());
             side.join(EXPECTED);

@@ -46,8 +46,9 @@ use super::image::Image;
 use super::{leaving, open_fds, pairs, stranger};
 use crate::changing::changing;
 use crate::desc::Desc;
+use crate::ending::stand_no_more;
 use crate::process::{self, is_guest_of_parent};
-use crate::side::{EXPECTED, SideState, clear_stands, state};
+use crate::side::{EXPECTED, SideState, state};
 use crate::{epoll, kernel, meet, stats, table, watchers};
 
 /// Loans that can be taken back; what goes beyond stays counted.
@@ -93,8 +94,8 @@ impl Loan {
         }
     }
 
-    /// Lends one connection, once. The caller holds [`changing`].
-    fn lend(&mut self, desc: &'static Desc) {
+    /// Lends the connection that `fd` leads to, once. The caller holds [`changing`].
+    fn lend(&mut self, fd: i32, desc: &'static Desc) {
         if self.has(desc) {
             return;
         }
@@ -102,7 +103,7 @@ impl Loan {
             // Before it is lent: whoever gets the parts finds the mark.
             mark_mixed(desc, |_| true);
         }
-        if !lend(desc, self.to_another) {
+        if !lend(fd, desc, self.to_another) {
             return;
         }
         if let Some(place) = self.lent.get_mut(self.count) {
@@ -142,22 +143,23 @@ fn mark_mixed(desc: &'static Desc, is_due: impl FnOnce(i32) -> bool) {
     });
 }
 
-/// Makes a loan of a connection to another process, or to the next program of this one. False if a part is missing.
-pub(super) fn lend(desc: &'static Desc, to_another: bool) -> bool {
-    let lent = lend_locked(desc, to_another);
+/// Makes a loan of the connection that `fd` leads to, to another process, or to the next program of this one. False if
+/// a part is missing.
+pub(super) fn lend(fd: i32, desc: &'static Desc, to_another: bool) -> bool {
+    let lent = lend_locked(fd, desc, to_another);
     if lent && to_another {
         watchers::disturb(desc.fd.load(Relaxed), desc);
     }
     lent
 }
 
-fn lend_locked(desc: &'static Desc, to_another: bool) -> bool {
+fn lend_locked(fd: i32, desc: &'static Desc, to_another: bool) -> bool {
     let _both = desc.lock_both();
     if !desc.is_lane() || part_fds(desc).is_none() {
         return false;
     }
     let side = desc.side();
-    clear_stands(&desc.lane(), desc.end());
+    stand_no_more(fd, desc);
     if let Some(lane) = desc.pooled() {
         lane.spoil();
     }
@@ -239,14 +241,14 @@ pub fn before_exec(image: Image) -> Loan {
         mark_inheritable();
         open_fds::each(|fd| {
             if let Some(desc) = stays_open(fd).then(|| by_cookie(fd)).flatten() {
-                loan.lend(desc);
+                loan.lend(fd, desc);
             }
         });
     } else {
         loan.begin();
         table::for_each(|fd, desc| {
             if desc.is_lane() && stays_open(fd) {
-                loan.lend(desc);
+                loan.lend(fd, desc);
             }
         });
     }
@@ -311,7 +313,7 @@ pub fn before_spawn(image: Image, actions: &Actions) -> Loan {
     if image == Image::Takes {
         table::for_each(|fd, desc| {
             if desc.is_lane() && gets(fd) {
-                loan.lend(desc);
+                loan.lend(fd, desc);
             }
         });
     }

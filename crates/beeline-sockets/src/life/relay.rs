@@ -38,6 +38,7 @@ use self::pair::Pair;
 use self::process::Task;
 use self::pump::Relay;
 use crate::desc::{Desc, Kind, RxGuard, TxGuard};
+use crate::ending::stand_no_more;
 use crate::follow::{self, follow_if_relayed};
 use crate::io::Anchor;
 use crate::process::{identity, is_guest_of_parent};
@@ -163,6 +164,7 @@ fn begin(fd: i32, desc: &'static Desc, pair: &Pair) -> Result<(TxGuard, RxGuard)
     if desc.keepers.pins() != 0 || side.is(state::POISONED) {
         return Err(Reason::RelayFailed);
     }
+    stand_no_more(fd, desc);
     let others_may_come = start_with_gate(fd, desc, side, pair)?;
     // Signals come from the socket now.
     kernel::disown(fd);

@@ -66,7 +66,7 @@ pub unsafe fn send(
     let knows_us = peers::knows_us(socket);
     let mut lend = |fd, desc| {
         let _changing = changing();
-        table::leads_to(fd, desc) && parcel.add(desc)
+        table::leads_to(fd, desc) && parcel.add(fd, desc)
     };
     // SAFETY: forwarded.
     unsafe {
@@ -133,8 +133,8 @@ impl Parcel {
         Self { parts: [-1; RIGHTS_MAX], count: 0, ends: [None; ENDS_MAX] }
     }
 
-    /// Lends an end and adds its parts. False if that cannot be.
-    fn add(&mut self, desc: &'static Desc) -> bool {
+    /// Lends the end that `fd` leads to and adds its parts. False if that cannot be.
+    fn add(&mut self, fd: i32, desc: &'static Desc) -> bool {
         if self.ends.iter().flatten().any(|other| *other == desc) {
             return true;
         }
@@ -145,7 +145,7 @@ impl Parcel {
             return false;
         };
         let Some(place) = self.ends.iter_mut().find(|place| place.is_none()) else { return false };
-        if !lend(desc, true) {
+        if !lend(fd, desc, true) {
             return false;
         }
         *place = Some(desc);

@@ -14,9 +14,11 @@
 //!    the listener unless by rule 9. By itself a client does from the second connection over a lane on: one that
 //!    connects once would only leave a dead end.
 //! 2. An end takes the flag back for good, under its lock for sending, when it is shared with another process, shut
-//!    down, or when somebody sleeps on its anchor who would not be rung: who asks for no bytes ([`clear_stands`]); and
-//!    when its anchor has had a mode that the next connection must not have (`life::control`), but for `O_NONBLOCK`.
-//!    Then it fences and looks at the peer's flags.
+//!    down for reading, or when somebody sleeps on its anchor who would not be rung: who asks for no bytes, or is one
+//!    of several who watch exclusively ([`crate::ending::stand_no_more`]); and when its anchor has had a mode that the
+//!    next connection must not have (`life::control`), but for `O_NONBLOCK`. Then it fences and looks at the peer's
+//!    flags. That it sends no more it says without the kernel, if it can (`io/shutdown.rs`), and else takes the flag
+//!    back, too.
 //!
 //! # Close
 //!
@@ -133,7 +135,7 @@ pub(super) fn may_stand(desc: &Desc, lane: &LaneMemory, side: &SideState) -> boo
         && taken
         && !desc.shared.load(Relaxed)
         && desc.keepers.pins() == 0
-        && !side.is(state::RESET | state::SHUT_RD | state::SHUT_WR | state::POISONED)
+        && !side.is(state::RESET | state::SHUT_RD | state::POISONED)
         && side.linger.get().is_none()
         && !desc.draft.owned.load(Relaxed)
         // Nobody here has ever slept for room: that leaves an anchor without any.

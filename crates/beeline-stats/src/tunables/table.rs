@@ -228,6 +228,8 @@ tunables! {
         "Have lanes even in a program that begins under filters of system calls (seccomp), if there are no more of them than this; `beeline run` tries those that it is under, and sets it.";
     stats: bool = true, Kind::Switch, Reach::Start,
         "Keep a statistics file that beeline stat reads.";
+    part_ends: bool = true, Kind::Switch, Reach::Running,
+        "Move a thread that waits again and again for a peer on its own CPU to an idle one that it may use, once.";
 }
 
 /// One option: its place in the table, and how to read it.

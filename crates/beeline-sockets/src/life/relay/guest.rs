@@ -11,9 +11,10 @@ use beeline_stats::{Counter, Reason};
 
 use super::{begin, gate, pair};
 use crate::desc::Desc;
+use crate::ending::stand_no_more;
 use crate::life::handover::stays_open;
 use crate::life::open_fds;
-use crate::side::{SideState, clear_stands, state};
+use crate::side::{SideState, state};
 use crate::{follow, kernel, process, stats};
 
 /// Demotes the connection whose anchor `fd` is, under all numbers of this process. The caller holds
@@ -72,7 +73,7 @@ fn start(fd: i32, desc: &'static Desc) -> Result<Fd, Reason> {
         let side = desc.side();
         // This process, and then the relay: an end with one holder is taken for one that nobody shares any more.
         side.holders.fetch_add(1, AcqRel);
-        clear_stands(&desc.lane(), desc.end());
+        stand_no_more(fd, desc);
         desc.shared.store(true, Relaxed);
         side
     };

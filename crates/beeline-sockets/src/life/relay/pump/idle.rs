@@ -48,9 +48,7 @@ impl Pump {
             match self.reader().arm(Since::Read, &self.bells()) {
                 Ok(Armed::Ready) => return Moved::Some,
                 // Of a peer that keeps its anchor the kernel tells no end.
-                Ok(Armed::Sleep) if self.relay.lane.flags(self.relay.end.peer()) & flags::CLOSED != 0 => {
-                    return Moved::Some;
-                }
+                Ok(Armed::Sleep) if self.peer_flags() & (flags::FIN | flags::CLOSED) != 0 => return Moved::Some,
                 Ok(Armed::Sleep) => {}
                 Err(fault) => return self.faulted(fault),
             }
