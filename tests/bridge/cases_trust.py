@@ -17,7 +17,7 @@ mine, theirs = sys.argv[1:3], sys.argv[3:5]
 lane = os.memfd_create("lane", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
 os.ftruncate(lane, 2 * RING + 8192)
 fcntl.fcntl(lane, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-hello = struct.pack("<8sHHIQIIQ24x", b"BEEHELLO", 4, 0, RING, 2 * RING + 8192, 0, 1, os.fstat(lane).st_ino)
+hello = struct.pack("<8sHHIQIIQ24x", b"BEEHELLO", 5, 0, RING, 2 * RING + 8192, 0, 1, os.fstat(lane).st_ino)
 anchor = socket.socket(socket.AF_UNIX)
 anchor.bind("\\0beeline/1/conn/" + end(*mine) + "/" + end(*theirs))
 anchor.connect("\\0beeline/1/bridge")

@@ -76,7 +76,7 @@ impl Anchor {
 }
 
 /// An anchor for those who hold what others wait for: a bell that the kernel has no memory for is not tried again, and
-/// noted.
+/// noted. It rings for each lane by itself, whichever sleep that is named in: it may tell of an end.
 pub struct Hasty {
     anchor: Anchor,
     short: Cell<bool>,

@@ -67,24 +67,22 @@ pub fn hears_of_end(desc: &Desc, side: &SideState) -> bool {
 }
 
 /// This end keeps no anchor, and from now on the kernel tells it of all that becomes of the peer's: what both have said
-/// without it until now it is told here. For one who holds the lock for sending, with the anchor under `fd`; a look at
-/// the peer's flags comes after.
-pub fn stand_no_more(fd: i32, desc: &Desc) {
+/// without it until now it is told here. Whether that was so of this end's FIN. For one who holds the lock for sending,
+/// with the anchor under `fd`; a look at the peer's flags comes after.
+pub fn stand_no_more(fd: i32, desc: &Desc) -> bool {
     let (lane, end) = (desc.lane(), desc.end());
     if lane.flags(end) & flags::STANDS == 0 {
-        return;
+        return false;
     }
     clear_stands(&lane, end);
+    let known = desc.side().origin.anchor_cookie.load(Relaxed);
+    // The number may be another file's by now.
+    let is_ours = || kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE) == Ok(known);
     // A peer whose flag is not seen behind the fence tells the kernel itself, which has the same to say at both ends
     // whichever of them shuts a direction.
-    let over = |end, half| (lane.flags(end) & flags::FIN != 0).then_some(half);
-    let known = desc.side().origin.anchor_cookie.load(Relaxed);
-    for half in [over(end, libc::SHUT_WR), over(end.peer(), libc::SHUT_RD)].into_iter().flatten() {
-        // The number may be another file's by now.
-        if kernel::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE) == Ok(known) {
-            let _ = kernel::shutdown(fd, half);
-        }
-    }
+    let tell = |end, half| lane.flags(end) & flags::FIN != 0 && is_ours() && kernel::shutdown(fd, half).is_ok();
+    tell(end.peer(), libc::SHUT_RD);
+    tell(end, libc::SHUT_WR)
 }
 
 /// Notes what a kernel look at an anchor said.

@@ -88,8 +88,8 @@
 //!      so no lane is armed twice for one sleep.
 //!
 //!    The writer reads the sleep behind its fence. If that is an old one, the new one's look at the tail finds what it
-//!    has published. A close is told on each lane, and so is what comes when the peer has read nothing for some bells:
-//!    it may be dead.
+//!    has published. That an end is over is told on each lane, and so is what comes when the peer has read nothing for
+//!    some bells: it may be dead.
 //!
 //! # Waking a writer
 //!

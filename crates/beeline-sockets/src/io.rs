@@ -62,7 +62,7 @@ pub(crate) use readiness::{
 pub use receive::{read, read_the_long_way, readv, recv, recv_at_once, recv_the_long_way, recvfrom};
 pub use send::{send, send_at_once, send_the_long_way, sendto, write, write_the_long_way, writev};
 pub use sendfile::sendfile;
-pub(crate) use shutdown::shutdown;
+pub(crate) use shutdown::{ring_of_end, shutdown};
 pub(crate) use sleeps::{PollSleep, alarm_poller, next_number, poller_sleeps};
 pub use transfer::splice;
 pub(crate) use urgent::{at_mark, own, set_inline, unread as unread_bytes};

@@ -38,7 +38,7 @@ use beeline_stats::Poison;
 pub const HELLO_BYTES: usize = 64;
 
 /// The version of everything two processes must agree on: hello, lane layout and wake protocol.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 /// [`Hello::flags`]: no descriptor is attached, the lane is one that the server knows.
 pub const FLAG_REUSE: u16 = 1;

@@ -3,9 +3,9 @@
 //! Where both ends of a conversation share a CPU neither spins, and each message costs two switches. The kernel parts
 //! two threads only when it finds one of them waiting for the CPU, and each of these sleeps while the other runs.
 //!
-//! 1. A thread counts how often it finds a peer near while it waits, or is about to ([`note`]): once or twice for each
-//!    wait. After [`FINDS`] it looks, before it sleeps the next time, how long each CPU has been idle (/proc/stat), and
-//!    once more after [`WINDOW_NS`] at least.
+//! 1. A thread counts how often it finds a peer near while it waits, or is about to ([`note`]): one to three times for
+//!    each wait. After [`FINDS`] it looks, before it sleeps the next time, how long each CPU has been idle
+//!    (/proc/stat), and once more after [`WINDOW_NS`] at least.
 //! 2. If its own CPU had next to no time to spare in between, and another one that it may use had next to all of it,
 //!    the thread goes there, and may use afterwards what it might before ([`cpus::move_to`]). The kernel may move it
 //!    on.
@@ -37,9 +37,9 @@ const FINDS: u32 = 512;
 const GONE: u32 = u32::MAX;
 /// The least time between two looks that are compared.
 const WINDOW_NS: u64 = 50_000_000;
-/// What was seen is compared with nothing later than this: the conversation has paused.
+/// What was seen is compared with nothing later than this: the conversation is slow, or has paused.
 const STALE_NS: u64 = 1_000_000_000;
-/// After the first comparison of a process there is none for so long, then for twice as long, and so on.
+/// After the second look of a process there is none for so long, then for twice as long, and so on.
 const PAUSE_NS: u64 = 1_000_000_000;
 /// How often that doubles.
 const PAUSE_DOUBLINGS: u32 = 10;
@@ -51,7 +51,7 @@ const CPUS: usize = 256;
 static PARTING: Parting = Parting {
     next_ns: AtomicU64::new(0),
     looked_ns: AtomicU64::new(0),
-    comparisons: AtomicU32::new(0),
+    pairs: AtomicU32::new(0),
     idle: [const { AtomicU32::new(0) }; CPUS],
 };
 
@@ -88,16 +88,30 @@ fn look_and_part() {
     // Filters that allow the rest may end who moves (`filters` of beeline).
     let is_free = || !process::is_sealed() && !process::is_guest_of_parent() && kernel::seccomp_mode() == Some(0);
     let Some(might) = is_free().then(Mask::of_thread).flatten().filter(|might| might.count() > 1) else { return };
+    let idle = |f: &mut dyn FnMut(u32, u32)| proc::each_line(c"/proc/stat", |line| each_cpu(line, f)).is_some();
+    look_and_go(&PARTING, now_ns, server, &might, idle, is_free);
+}
+
+/// Looks, and goes where that tells to, unless the thread is not free by then or might use other CPUs: the look takes
+/// its time. Whether it went.
+fn look_and_go(
+    parting: &Parting,
+    now_ns: u64,
+    server: bool,
+    might: &Mask,
+    idle: impl FnOnce(&mut dyn FnMut(u32, u32)) -> bool,
+    is_free: impl FnOnce() -> bool,
+) -> bool {
     // A handler that jumps out would leave the thread bound, or a file open.
     let _section = Section::enter();
-    let idle = |f: &mut dyn FnMut(u32, u32)| proc::each_line(c"/proc/stat", |line| each_cpu(line, f)).is_some();
-    let Some(target) = PARTING.look(now_ns, server, kernel::cpu(), &might, idle) else { return };
-    // The look takes its time.
-    let is_as_before = is_free() && Mask::of_thread().as_ref() == Some(&might);
-    if is_as_before && cpus::move_to(target.cpu, &might, target.of_all) {
+    let Some(target) = parting.look(now_ns, server, kernel::cpu(), might, idle) else { return false };
+    let is_as_before = is_free() && Mask::of_thread().as_ref() == Some(might);
+    let goes = is_as_before && cpus::move_to(target.cpu, might, target.of_all);
+    if goes {
         thread::with(|thread| thread.near_finds.store(GONE, Relaxed));
         stats::count(Counter::ThreadsParted, 1);
     }
+    goes
 }
 
 /// Of a line of /proc/stat: which CPU it is about, and its idle ticks. False after the last CPU.
@@ -130,8 +144,8 @@ struct Parting {
     next_ns: AtomicU64,
     /// When somebody looked last; 0 if there is nothing to compare with.
     looked_ns: AtomicU64,
-    /// Comparisons so far.
-    comparisons: AtomicU32,
+    /// Second looks so far.
+    pairs: AtomicU32,
     /// What the idle ticks of each CPU were then.
     idle: [AtomicU32; CPUS],
 }
@@ -168,14 +182,15 @@ impl Parting {
                 target = [target, Some(cpu)].into_iter().flatten().min_by_key(|cpu| cpu.abs_diff(own));
             }
         });
-        if is_read && (looked_ns == 0 || now_ns.saturating_sub(looked_ns) > STALE_NS) {
+        if is_read && looked_ns == 0 {
             // There is nothing to compare with yet.
             return None;
         }
+        let is_stale = now_ns.saturating_sub(looked_ns) > STALE_NS;
         self.looked_ns.store(0, Relaxed);
-        let doublings = self.comparisons.fetch_add(1, Relaxed).min(PAUSE_DOUBLINGS);
+        let doublings = self.pairs.fetch_add(1, Relaxed).min(PAUSE_DOUBLINGS);
         self.next_ns.store(now_ns.saturating_add(PAUSE_NS << doublings), Relaxed);
-        let is_crowded = is_read && own_idle.is_some_and(|idle| is_busy(idle, elapsed));
+        let is_crowded = is_read && !is_stale && own_idle.is_some_and(|idle| is_busy(idle, elapsed));
         target.filter(|_| is_crowded).map(|cpu| Target { cpu, of_all })
     }
 }
@@ -205,7 +220,7 @@ mod tests {
         Parting {
             next_ns: AtomicU64::new(0),
             looked_ns: AtomicU64::new(0),
-            comparisons: AtomicU32::new(0),
+            pairs: AtomicU32::new(0),
             idle: [const { AtomicU32::new(0) }; CPUS],
         }
     }
@@ -256,14 +271,63 @@ mod tests {
     }
 
     #[test]
-    fn a_client_looks_later_than_its_server_and_a_pause_begins_anew() {
+    fn a_client_looks_later_than_its_server() {
         let parting = parting();
         let begin = 10 * SECOND_NS;
         assert_eq!(look(&parting, begin, false, &[0; 5]), None);
         assert_eq!(look(&parting, begin + WINDOW_NS, false, &[5, 0, 5, 5, 5]), None, "its server's time");
-        let later = begin + 2 * SECOND_NS;
-        assert_eq!(look(&parting, later, false, &[200, 0, 200, 200, 200]), None, "the talk has paused");
-        assert_eq!(look(&parting, later + 2 * WINDOW_NS, false, &[210, 0, 210, 210, 210]), Some(0));
+        assert_eq!(look(&parting, begin + 2 * WINDOW_NS, false, &[10, 0, 10, 10, 10]), Some(0));
+    }
+
+    #[test]
+    fn a_slow_conversation_is_looked_at_ever_more_rarely() {
+        let parting = parting();
+        let begin = 10 * SECOND_NS;
+        assert_eq!(look(&parting, begin, true, &[0; 5]), None);
+        let second = begin + STALE_NS + 1;
+        assert_eq!(look(&parting, second, true, &[100, 0, 100, 100, 100]), None, "what was seen is too old");
+        assert_eq!(parting.next_ns.load(Relaxed), second + PAUSE_NS);
+        let third = second + PAUSE_NS;
+        assert_eq!(look(&parting, third, true, &[200, 0, 200, 200, 200]), None, "there is nothing to compare with");
+        assert_eq!(look(&parting, third + WINDOW_NS, true, &[205, 0, 205, 205, 205]), Some(0));
+        assert_eq!(parting.next_ns.load(Relaxed), third + WINDOW_NS + 2 * PAUSE_NS);
+    }
+
+    #[test]
+    fn a_thread_goes_once_and_may_use_what_it_might() {
+        let might = Mask::of_thread().unwrap();
+        let goes = |is_free| {
+            let parting = parting();
+            let idle = |is_second: bool| {
+                let (own, might) = (kernel::cpu(), might.clone());
+                move |f: &mut dyn FnMut(u32, u32)| {
+                    (0..1024)
+                        .filter(|cpu| might.has(*cpu))
+                        .for_each(|cpu| f(cpu, 5 * u32::from(is_second && cpu != own)));
+                    true
+                }
+            };
+            let begin = 10 * SECOND_NS;
+            assert!(!look_and_go(&parting, begin, true, &might, idle(false), || true));
+            look_and_go(&parting, begin + WINDOW_NS, true, &might, idle(true), || is_free)
+        };
+        std::thread::scope(|scope| {
+            let mover = scope.spawn(|| {
+                assert!(!goes(false) && thread::with(|thread| thread.near_finds.load(Relaxed)) != GONE);
+                // The kernel may move it while it looks.
+                let is_gone = (0..100).any(|_| goes(true));
+                assert_eq!(is_gone, might.count() > 1);
+                assert_eq!(is_gone, thread::with(|thread| thread.near_finds.load(Relaxed)) == GONE);
+                assert_eq!(Mask::of_thread(), Some(might.clone()));
+                note(true);
+                assert_eq!(
+                    is_gone,
+                    thread::with(|thread| thread.near_finds.load(Relaxed)) == GONE,
+                    "it counts no more"
+                );
+            });
+            mover.join().unwrap();
+        });
     }
 
     #[test]

@@ -145,7 +145,9 @@ impl Patience {
     /// Sleeps in a system call that takes a timeout by pointer. A handler that runs before the kernel has
     /// read the timeout sets it to zero (see [`thread`]).
     pub fn sleep_with(&mut self, call: impl FnOnce(*mut libc::timespec) -> beeline_shm::sys::SysResult) -> Woken {
-        parting::consider();
+        if self.looks_after {
+            parting::consider();
+        }
         let polling = self.polls.unwrap_or_else(|| crate::live(option::wait) == Wait::Poll);
         let due_ns = if self.looks_after { upkeep::due_ns() } else { None };
         let until_ns = match (self.deadline_ns, due_ns) {

@@ -5,7 +5,10 @@
  *   thread  as once, while another thread of the server sleeps in recv(2) for that word, poller: in poll(2);
  *   held    the client shuts its half first, and hears that the server has shut its own, which closes nothing;
  *   own     the server is first, and a thread of the client hears that another one shuts the client's half;
- *   halves  a thread of the client hears that another one shuts the second of the client's halves. */
+ *   halves  a thread of the client hears that another one shuts the second of the client's halves;
+ *   forked  as own, where a child of the client hears of it.
+ * HOW is recv, poll (POLLIN), rdhup, hup (poll for nothing), level, edge, shot, ends (EPOLLRDHUP by edges), nothing (a
+ * member of a set that asks for nothing), or two (two threads, each on a set of its own that watches exclusively). */
 #define _GNU_SOURCE
 #include "guest.h"
 #include <pthread.h>
@@ -18,11 +21,27 @@ static int done[2];
 
 static int is(const char *word, const char *what) { return strcmp(word, what) == 0; }
 
+/* Whether the server closes nothing before the client has heard all it is to hear. */
+static int is_held(void) { return is(when, "held") || is(when, "own") || is(when, "halves") || is(when, "forked"); }
+
 static unsigned watched(void) {
     if (is(how, "level")) return EPOLLIN;
     if (is(how, "edge")) return EPOLLIN | EPOLLET | EPOLLRDHUP;
     if (is(how, "shot")) return EPOLLIN | EPOLLONESHOT;
-    return is(how, "nothing") ? 0 : EPOLLRDHUP | EPOLLET;
+    if (is(how, "two")) return EPOLLIN | EPOLLEXCLUSIVE;
+    if (is(how, "nothing")) return 0;
+    CHECK(is(how, "ends"));
+    return EPOLLRDHUP | EPOLLET;
+}
+
+static void *watch(void *fd) {
+    struct epoll_event event = {.events = watched()};
+    int set = epoll_create1(0);
+    CHECK(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, (int)(long)fd, &event) == 0);
+    do CHECK(epoll_wait(set, &event, 1, -1) == 1);
+    while ((event.events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP)) == 0);
+    CHECK(close(set) == 0);
+    return NULL;
 }
 
 /* Waits until the peer of `fd` sends no more; where nothing is asked for, until neither end does. */
@@ -32,14 +51,12 @@ static void await_end(int fd) {
         short events = is(how, "poll") ? POLLIN : is(how, "rdhup") ? POLLRDHUP : 0;
         struct pollfd one = {fd, events, 0};
         CHECK(poll(&one, 1, -1) == 1 && one.revents & (events ? events : POLLHUP));
-    } else if (!is(how, "recv")) {
-        struct epoll_event event = {.events = watched()};
-        int set = epoll_create1(0);
-        CHECK(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
-        do CHECK(epoll_wait(set, &event, 1, -1) == 1);
-        while ((event.events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP)) == 0);
-        CHECK(close(set) == 0);
-    }
+    } else if (is(how, "two")) {
+        pthread_t other;
+        CHECK(pthread_create(&other, NULL, watch, (void *)(long)fd) == 0);
+        watch((void *)(long)fd);
+        CHECK(pthread_join(other, NULL) == 0);
+    } else if (!is(how, "recv")) watch((void *)(long)fd);
     CHECK(recv(fd, &byte, 1, 0) == 0);
 }
 
@@ -77,7 +94,7 @@ static void serve_one(int fd, int round) {
     if (is(when, "once") || is(when, "twice")) hears(fd, "one more");
     if (is(when, "twice")) await_end(fd);
     CHECK(recv(fd, &byte, 1, 0) == 0);
-    if (is(when, "held") || is(when, "own") || is(when, "halves")) CHECK(read(done[0], &byte, 1) == 1);
+    if (is_held()) CHECK(read(done[0], &byte, 1) == 1);
     CHECK(close(fd) == 0);
 }
 
@@ -91,6 +108,16 @@ static void ask_one(int fd, int round) {
     } else if (is(when, "own")) {
         CHECK(recv(fd, &byte, 1, 0) == 0);
         shut_beside(hear_end, fd, SHUT_WR);
+    } else if (is(when, "forked")) {
+        CHECK(recv(fd, &byte, 1, 0) == 0);
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            await_end(fd);
+            _exit(0);
+        }
+        usleep(500);
+        CHECK(shutdown(fd, SHUT_WR) == 0 && status_of(child) == 0);
     } else if (is(when, "halves")) {
         CHECK(shutdown(fd, SHUT_WR) == 0);
         shut_beside(hear_end, fd, round % 2 ? SHUT_RD : SHUT_RDWR);
@@ -100,7 +127,7 @@ static void ask_one(int fd, int round) {
         if (is(when, "twice") && round % 4 < 2) usleep(300);
         if (is(when, "twice")) CHECK(shutdown(fd, SHUT_WR) == 0);
     }
-    if (is(when, "held") || is(when, "own") || is(when, "halves")) CHECK(write(done[1], "x", 1) == 1);
+    if (is_held()) CHECK(write(done[1], "x", 1) == 1);
     CHECK(close(fd) == 0);
 }
 

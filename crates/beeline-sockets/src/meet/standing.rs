@@ -58,7 +58,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::{End, LaneMemory, WAKE_ARMED, Writer, flags, seat};
+use beeline_lane::{End, LaneMemory, WAKE_ARMED, flags, seat};
 use beeline_stats::tunables::{Standing as Wanted, option};
 use beeline_stats::{Counter, Reason};
 use beeline_wire::ConnName;
@@ -146,7 +146,7 @@ pub(super) fn may_stand(desc: &Desc, lane: &LaneMemory, side: &SideState) -> boo
 /// Keeps the anchor of an end whose flags are stored, with a fence behind. False if it is to be closed: rule 3. The
 /// caller holds both locks.
 pub(super) fn keep(desc: &'static Desc, lane: &LaneMemory, side: &SideState) -> bool {
-    let (end, peer) = (desc.end(), desc.end().peer());
+    let peer = desc.end().peer();
     let Some(pooled) = desc.pooled() else { return false };
     if lane.flags(peer) & flags::STANDS == 0
         || lane.write_wake(peer).load(Relaxed) & WAKE_ARMED != 0
@@ -163,11 +163,8 @@ pub(super) fn keep(desc: &'static Desc, lane: &LaneMemory, side: &SideState) -> 
         return false;
     }
     let Some(anchor) = hidden::twin_to_keep(fd) else { return false };
-    let bells = Hasty::new(Anchor(anchor));
-    // A peer that looks has closed its end by now, perhaps. One that cannot be rung is told by the kernel.
-    let has_closed = || lane.flags(peer) & (flags::CLOSED | flags::STANDS) == flags::CLOSED | flags::STANDS;
-    let is_told =
-        has_closed() || Writer::new(*lane, end, &side.tx, &side.rx).tell_reader(&bells).is_ok() || has_closed();
+    // One that cannot be rung is told by the kernel.
+    let is_told = io::ring_of_end(desc, &Hasty::new(Anchor(anchor)));
     if !is_ours(anchor) || !is_told {
         hidden::close_hidden(anchor);
         return false;
