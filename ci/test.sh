@@ -14,6 +14,7 @@ step() {
 mapfile -t workspace < <(ci/workspace.sh)
 step "format and lints" ci/lint.sh
 step "release build" cargo build --release "${workspace[@]}"
+step "what lies together in the library" ci/layout.py
 step "unit and integration tests" cargo test --release "${workspace[@]}"
 step "models of the lane (loom)" ci/loom.sh
 step "socket semantics: the kernel is the oracle" target/release/semantics --library target/release/libbeeline.so

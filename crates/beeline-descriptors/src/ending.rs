@@ -8,6 +8,7 @@ use beeline_stats::Poison;
 
 use crate::desc::Desc;
 use crate::side::{SideState, clear_stands, mark_linger, reset, state};
+use crate::wait::ticks;
 use crate::{kernel, stats};
 
 /// Flags by which a peer says more than how far it has written.
@@ -91,6 +92,7 @@ pub fn stand_no_more(fd: i32, desc: &Desc) -> bool {
 /// The fault of the peer that it tells of, to be answered when no lock is held.
 pub fn hear(desc: &'static Desc, revents: i16) -> Result<(), Fault> {
     let side = desc.side();
+    desc.pace.look(ticks());
     if revents & libc::POLLIN != 0 {
         side.rx.note_bell();
     }

@@ -31,7 +31,7 @@ use crate::{Errno, Outcome, kernel, thread};
 /// Most of what every fork writes or looks at, in parent or child, lies together in this section: each page written is
 /// a fault and a copy, and even one that is only read has to be found anew by the child's CPU. All of it is read far
 /// more often than written: what threads write all the time has a section of its own beside it, `.fork.written`, and so
-/// have locks with what they guard, `.fork.locked`. All three lie on one page (`fork.ld` of `beeline-preload`). What
+/// have locks with what they guard, `.fork.locked`. All three lie on one page (`layout.ld` of `beeline-preload`). What
 /// every child runs lies together in `.text.fork`, for the same reason, and what one runs that serves a connection and
 /// ends in `.text.served`.
 #[unsafe(link_section = ".fork")]

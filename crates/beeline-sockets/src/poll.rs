@@ -466,10 +466,9 @@ fn arm(fds: &[pollfd], held: &Held<'_>, sleep: u64) -> Armed {
     for (index, entry) in fds.iter().enumerate() {
         let Some(desc) = table::get(entry.fd) else { continue };
         let armed = match desc.kind() {
-            Kind::Lane => {
-                let alone = held.holds(index, desc).then_some(Sleeper { users: &POLLER, sleep });
-                arm_pinned(entry.fd, desc, entry.events, alone)
-            }
+            // It came after what is held was held: others are to see that somebody sleeps on it.
+            Kind::Lane | Kind::Epoll if !held.holds(index, desc) => Armed::Ready,
+            Kind::Lane => arm_pinned(entry.fd, desc, entry.events, Sleeper { users: &POLLER, sleep }),
             Kind::Epoll => epoll::cool(desc),
             _ => Armed::Sleep,
         };
@@ -481,10 +480,10 @@ fn arm(fds: &[pollfd], held: &Held<'_>, sleep: u64) -> Armed {
 }
 
 /// The only one who uses a lane: the call, which keeps it, and its arming.
-const POLLER: Users = Users { pins: 2, entries: 0, pollers: 1 };
+const POLLER: Users = Users { pins: 2, entries: 0 };
 
 /// A lane that is none any more, or whose peer is at fault, counts as news: the next look shows what it means.
-fn arm_pinned(fd: i32, desc: &'static Desc, events: i16, alone: Option<Sleeper>) -> Armed {
+fn arm_pinned(fd: i32, desc: &'static Desc, events: i16, alone: Sleeper) -> Armed {
     let Some(_pin) = guards::pin(fd, desc).filter(|_| desc.is_lane()) else { return Armed::Ready };
     if io::pollers() > 1 {
         epoll::disturb_over(fd, desc);
@@ -492,7 +491,7 @@ fn arm_pinned(fd: i32, desc: &'static Desc, events: i16, alone: Option<Sleeper>)
         // What this thread itself has named it keeps nobody.
         epoll::disturb_sets_over(fd, desc);
     }
-    arm_lane(fd, desc, events, alone).unwrap_or_else(|failure| {
+    arm_lane(fd, desc, events, Some(alone)).unwrap_or_else(|failure| {
         let (Next::Again | Next::Kernel) = io::fault(fd, desc, failure, 0);
         Armed::Ready
     })

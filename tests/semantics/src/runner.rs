@@ -280,11 +280,15 @@ impl Runner<'_> {
     fn same_as(&self, kernel: &Run, at: usize, job: &Job) -> Result<Run> {
         let other_name = if self.lab.library.is_some() { "beeline" } else { "kernel again" };
         let other = self.run_one(&format!("{at}-other"), job, self.lab.library())?;
+        let path = || match check_path(&other) {
+            Err(why) if self.lab.library.is_some() && job.path == ExpectedPath::Lane => format!("{why:#}\n"),
+            _ => String::new(),
+        };
         if let Some(text) = difference("kernel", &kernel.trace, other_name, &other.trace) {
-            bail!("{text}    ({other_name} ended with {:?})\n{}", other.ending, other.errors);
+            bail!("{text}    ({other_name} ended with {:?})\n{}{}", other.ending, path(), other.errors);
         }
         if other.ending != kernel.ending {
-            bail!("    {other_name} ended with {:?}\n{}", other.ending, other.last_lines());
+            bail!("    {other_name} ended with {:?}\n{}{}", other.ending, path(), other.last_lines());
         }
         Ok(other)
     }
@@ -348,14 +352,14 @@ pub fn check_path(run: &Run) -> Result<()> {
         let told: String =
             run.trace.notes.iter().filter(|note| *note != "pair").map(|note| format!("    {note}\n")).collect();
         let told = if counted.is_empty() { "    no statistics: is the library loaded?\n".to_owned() } else { told };
-        bail!("    equal, but not accelerated: {pairs} connections expected on lanes\n{told}");
+        bail!("    not accelerated: {pairs} connections expected on lanes\n{told}");
     }
     // A connection that nobody would take is the kernel's to refuse.
     let wrong = |note: &&String| {
         note.starts_with("poisoned") || note.starts_with("fell back") && !note.starts_with("fell back: no_listener")
     };
     match run.trace.notes.iter().find(wrong) {
-        Some(note) if pairs > 0 => bail!("    equal, but not all accelerated: {note}"),
+        Some(note) if pairs > 0 => bail!("    not all accelerated: {note}"),
         _ => Ok(()),
     }
 }

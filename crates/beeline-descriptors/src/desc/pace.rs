@@ -15,7 +15,9 @@ pub struct Pace {
     sends: AtomicU32,
     /// Times a send found the ring full: each is the beginning of an `EPOLLOUT` edge.
     fulls: AtomicU32,
-    /// When somebody last asked the kernel, in ticks.
+    /// When sends last had the kernel asked, and what is below the lane looked at, in ticks.
+    looked_by_sends: AtomicU64,
+    /// When the kernel was last asked about the anchor, or told of it, in ticks.
     looked: AtomicU64,
     /// When a wait for several connections last heard of this one, in ticks.
     heard: AtomicU64,
@@ -44,6 +46,7 @@ impl Pace {
     /// Another connection begins.
     pub(super) fn begin(&self) {
         self.sends.store(0, Relaxed);
+        self.looked_by_sends.store(0, Relaxed);
         self.looked.store(0, Relaxed);
         self.eagains.store(0, Relaxed);
         self.fulls.store(0, Relaxed);
@@ -81,13 +84,24 @@ impl Pace {
         self.sends.store(sends, Relaxed);
     }
 
-    /// When somebody last asked the kernel.
+    /// When sends last had the kernel asked. What it tells a wait is no substitute: they look below the lane, too.
     #[inline(always)]
+    pub fn looked_by_sends(&self) -> u64 {
+        self.looked_by_sends.load(Relaxed)
+    }
+
+    /// A send has it asked now.
+    pub fn look_by_send(&self, now_ticks: u64) {
+        self.looked_by_sends.store(now_ticks, Relaxed);
+        self.look(now_ticks);
+    }
+
+    /// When the kernel was last asked about the anchor, or told of it.
     pub fn looked(&self) -> u64 {
         self.looked.load(Relaxed)
     }
 
-    /// Somebody asks it now.
+    /// Somebody asks it now, or it tells.
     pub fn look(&self, now_ticks: u64) {
         self.looked.store(now_ticks, Relaxed);
     }

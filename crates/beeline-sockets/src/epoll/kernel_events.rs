@@ -19,7 +19,8 @@ use super::wait::Call;
 use super::waker::WAKER_DATA;
 use crate::desc::{Desc, Kind, Pin};
 use crate::io::{self, Next};
-use crate::kernel;
+use crate::wait::ticks;
+use crate::{kernel, table};
 
 /// Takes what the kernel has to say about the lanes of a set that has no other members, for somebody who watches the
 /// set: they become hot. At a depth other than 0 the locks of sets around it may be held.
@@ -62,6 +63,8 @@ struct News {
     stamp: Option<u64>,
     /// Whether room was told of that there is not.
     in_vain: bool,
+    /// Whether the kernel may have meant the anchor of a lane, which has something to report.
+    is_due: bool,
 }
 
 impl Call {
@@ -103,6 +106,7 @@ impl Call {
         let guard = self.set.lock.lock();
         let mut known = false;
         let mut foreign = false;
+        let mut others = false;
         let mut news = News::default();
         let mut listener = None;
         // With equal data the kernel does not say which member it means, parked ones among them, and an end may be that
@@ -137,9 +141,10 @@ impl Call {
                     self.set.make_hot(fd, entry);
                     news.heated = true;
                 }
-                _ => foreign |= !parked || kernel::poll_now(fd, entry.events.load(Relaxed) as i16) != 0,
+                _ => others = true,
             }
         });
+        foreign |= others && (!(parked || news.is_due) || may_mean_another(self.set, event.u64, news.is_due));
         drop(guard);
         if let Some(stamp) = news.stamp.filter(|_| !alone) {
             self.own.get_or_insert(KernelEvents::NONE).lane_at(stamp);
@@ -186,6 +191,11 @@ impl Call {
         };
         if events == 0 {
             return;
+        }
+        let could_be_told = if entry.hung.load(Relaxed) { !EPOLLHUP } else { !0 };
+        news.is_due |= !entry.fired.load(Relaxed) && events & event.events & could_be_told != 0;
+        if knows_all_members(self.set) {
+            desc.pace.look(ticks());
         }
         let dead = io::tells_of_end(desc, events as i16);
         if events & EPOLLHUP != 0 && !dead {
@@ -279,6 +289,28 @@ fn hears_of_known_room(set: &Set, entry: &Entry, desc: &Desc, events: u32) -> bo
         entry.kernel_out.store(false, Relaxed);
     }
     is_known
+}
+
+/// Whether the kernel may mean a member that is no lane by an event with this data. Of one shot it has told, and would
+/// not again. A member whose number was closed is still the kernel's if its file has a duplicate, and cannot be asked:
+/// it is meant where no lane is. The set is locked.
+fn may_mean_another(set: &Set, data: u64, is_lane_due: bool) -> bool {
+    let is_ours = |desc: &'static Desc| matches!(desc.kind(), Kind::Lane | Kind::Listener | Kind::Epoll);
+    let mut may = false;
+    set.with_data(data, |fd, entry| {
+        let (desc, now) = (entry.desc(), table::get(fd));
+        if may || entry.fired.load(Relaxed) || desc.is_some_and(is_ours) {
+            return;
+        }
+        let events = entry.events.load(Relaxed);
+        let revents = kernel::poll_now(fd, events as i16);
+        let leads_elsewhere = desc.map_or(now.is_some_and(|now| now.kind() == Kind::Lane), |desc| now != Some(desc));
+        may = match leads_elsewhere || revents & libc::POLLNVAL != 0 {
+            true => !is_lane_due,
+            false => revents != 0 || events & EPOLLONESHOT != 0,
+        };
+    });
+    may
 }
 
 /// What the kernel reports of a lane's anchor now, of what it was told to watch.

@@ -11,17 +11,15 @@ use crate::desc::{Desc, RxGuard};
 
 /// Who may sleep on a lane's anchor: as many of them as the one who asks knows to be itself, or awake.
 pub(crate) struct Users {
-    /// Calls that use the lane.
+    /// Calls that use the lane, those of poll(2) and select(2) that keep it among them.
     pub pins: u32,
     /// Members of sets that lead to it.
     pub entries: u32,
-    /// Threads in poll(2) or select(2).
-    pub pollers: u32,
 }
 
 impl Users {
     /// A member of a set, which no call uses.
-    pub(crate) const MEMBER: Self = Self { pins: 0, entries: 1, pollers: 0 };
+    pub(crate) const MEMBER: Self = Self { pins: 0, entries: 1 };
 }
 
 /// A sleep on a lane that may be the only one: whom it counts for itself, and what it is called (0 for none).
@@ -32,12 +30,12 @@ pub(crate) struct Sleeper {
 }
 
 /// Whether nobody else may sleep on a lane's anchor without arming it first. Its rx lock is held; of a member, who
-/// sleeps on the set is asked besides.
+/// sleeps on the set is asked besides, but for threads in poll(2): these keep sets, and not what is in them.
 pub(crate) fn is_alone(desc: &Desc, users: &Users) -> bool {
     !desc.shared.load(Relaxed)
         && desc.entries.load(Relaxed) == users.entries
         && desc.keepers.pins() == users.pins
-        && pollers() == users.pollers
+        && (users.entries == 0 || pollers() == 0)
 }
 
 /// Whether bells may lie in a lane's anchor. A hint without a lock.

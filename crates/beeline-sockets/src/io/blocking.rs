@@ -207,7 +207,7 @@ fn until_writable(given: i32, pin: &Pin, patience: &mut Patience) -> Waited {
 }
 
 /// The only one who uses a lane.
-const RECEIVER: Users = Users { pins: 1, entries: 0, pollers: 0 };
+const RECEIVER: Users = Users { pins: 1, entries: 0 };
 
 /// Waits until there is something to read, or something else to tell. `room` is how much the call might fetch.
 #[cold]

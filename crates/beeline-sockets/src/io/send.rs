@@ -267,5 +267,5 @@ pub(super) fn account(desc: &Desc, side: &SideState, bytes: u32) {
 
 #[inline]
 pub(super) fn look_is_due(desc: &Desc, sends: u32) -> bool {
-    sends.is_multiple_of(SENDS_PER_LOOK) && ticks().wrapping_sub(desc.pace.looked()) > LOOK_TICKS
+    sends.is_multiple_of(SENDS_PER_LOOK) && ticks().wrapping_sub(desc.pace.looked_by_sends()) > LOOK_TICKS
 }

@@ -467,7 +467,7 @@ fn counted_for_look(desc: &Desc) -> bool {
     desc.pace.count_sends(sends);
     let due = look_is_due(desc, sends);
     if due {
-        desc.pace.look(ticks());
+        desc.pace.look_by_send(ticks());
     }
     due
 }

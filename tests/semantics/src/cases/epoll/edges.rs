@@ -178,6 +178,43 @@ pub fn room_among_members_of_equal_data(v: Variant) {
     trace!("epoll_wait = {ret} {masks:x?}");
 }
 
+/// What is told of a connection is told once, although a pipe has its data; and so is what is told of the pipe.
+pub fn a_pipe_of_equal_data(v: Variant) {
+    for is_closed in [false, true] {
+        let (client, server) = v.pair();
+        let set = epoll_create("set");
+        let (_, [reading, writing]) = sys::pipe2(libc::O_NONBLOCK);
+        for fd in [reading, server.raw] {
+            let ret = sys::epoll_ctl(set.raw, libc::EPOLL_CTL_ADD, fd, IN as u32 | v.trigger(), 7);
+            trace!("add: {ret}");
+            if is_closed && fd == reading {
+                sys::close(reading);
+                // Another one has the number now, which is not in the set.
+                sys::pipe2(libc::O_NONBLOCK);
+            }
+        }
+        let wait = || {
+            let (ret, events) = sys::epoll_wait(EpollCall::Wait, set.raw, 4, 20, None);
+            let masks: Vec<u32> = events.iter().map(|event| event.events).collect();
+            trace!("epoll_wait = {ret} {masks:x?}");
+        };
+        for _ in 0..3 {
+            wait();
+            send(client, b"x", 0);
+            await_queued(server, 1);
+            wait();
+            recv(server, 8, 0);
+            wait();
+            if !is_closed {
+                sys::write(writing, b"y");
+                wait();
+                sys::read(reading, &mut [0; 8]);
+            }
+        }
+        close(set);
+    }
+}
+
 /// Of members of equal data, one no longer asks for room: there being some is no news.
 pub fn room_no_longer_asked_for_keeps_nobody_awake(v: Variant) {
     let ((client, server), (other, _peer)) = (v.pair(), v.pair());
