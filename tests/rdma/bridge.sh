@@ -9,7 +9,8 @@ binaries=$1
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/with-bridge.sh"
 
-run=("$binaries/beeline" run --library "$binaries/libbeeline.so" python3 -u -B "$here/bridged.py")
+# Each connection has a lane of its own: pieces of one that had another connection before are pushed.
+run=("$binaries/beeline" run -o pool_lanes_max=0 --library "$binaries/libbeeline.so" python3 -u -B "$here/bridged.py")
 server=
 if [ "$RDMA_GUEST" = 2 ]; then
     "${run[@]}" serve "${ours[0]}" 7000 &

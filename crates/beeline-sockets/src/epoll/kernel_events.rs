@@ -19,6 +19,7 @@ use super::wait::Call;
 use super::waker::WAKER_DATA;
 use crate::desc::{Desc, Kind, Pin};
 use crate::io::{self, Next};
+use crate::side::state;
 use crate::wait::ticks;
 use crate::{kernel, table};
 
@@ -141,10 +142,16 @@ impl Call {
                     self.set.make_hot(fd, entry);
                     news.heated = true;
                 }
-                _ => others = true,
+                _ => {
+                    others = true;
+                    if members == 1 && !self.is_inside && entry.events.load(Relaxed) & EPOLLONESHOT != 0 {
+                        entry.spent.store(true, Relaxed);
+                    }
+                }
             }
         });
-        foreign |= others && (!(parked || news.is_due) || may_mean_another(self.set, event.u64, news.is_due));
+        let is_clear = !(parked || news.is_due) || !knows_all_members(self.set);
+        foreign |= others && (is_clear || may_mean_another(self.set, event.u64, news.is_due));
         drop(guard);
         if let Some(stamp) = news.stamp.filter(|_| !alone) {
             self.own.get_or_insert(KernelEvents::NONE).lane_at(stamp);
@@ -192,8 +199,8 @@ impl Call {
         if events == 0 {
             return;
         }
-        let could_be_told = if entry.hung.load(Relaxed) { !EPOLLHUP } else { !0 };
-        news.is_due |= !entry.fired.load(Relaxed) && events & event.events & could_be_told != 0;
+        let new = events & event.events & !stays(entry, desc);
+        news.is_due |= new != 0 && !entry.fired.load(Relaxed);
         if knows_all_members(self.set) {
             desc.pace.look(ticks());
         }
@@ -274,6 +281,14 @@ impl Call {
     }
 }
 
+/// What the anchor of a member shows for ever: that both of its halves are shut, or that nothing more is to be read.
+fn stays(entry: &Entry, desc: &Desc) -> u32 {
+    let side = desc.side();
+    let is_read = side.is(state::PEER_FIN | state::SHUT_RD) && io::unread_hint(desc, side) == 0;
+    let over = if is_read { EPOLLIN | libc::EPOLLRDHUP as u32 } else { 0 };
+    if entry.hung.load(Relaxed) { over | EPOLLHUP } else { over }
+}
+
 /// Whether the kernel tells a member that counts edges of room that was told of before. It does so for each bell that
 /// the peer takes out, once room was awaited; from the second time on without room between it is not to any more. Room
 /// that comes again soon, as it does in a stream, has it go on.
@@ -291,24 +306,22 @@ fn hears_of_known_room(set: &Set, entry: &Entry, desc: &Desc, events: u32) -> bo
     is_known
 }
 
-/// Whether the kernel may mean a member that is no lane by an event with this data. Of one shot it has told, and would
-/// not again. A member whose number was closed is still the kernel's if its file has a duplicate, and cannot be asked:
-/// it is meant where no lane is. The set is locked.
+/// Whether the kernel may mean a member that is no lane by an event with this data. Of one shot it tells but once.
+/// A member whose number was closed is still the kernel's if its file has a duplicate, and cannot be asked: it is meant
+/// where no lane is. The set is locked.
 fn may_mean_another(set: &Set, data: u64, is_lane_due: bool) -> bool {
     let is_ours = |desc: &'static Desc| matches!(desc.kind(), Kind::Lane | Kind::Listener | Kind::Epoll);
     let mut may = false;
     set.with_data(data, |fd, entry| {
-        let (desc, now) = (entry.desc(), table::get(fd));
-        if may || entry.fired.load(Relaxed) || desc.is_some_and(is_ours) {
+        let desc = entry.desc();
+        if may || entry.fired.load(Relaxed) || entry.spent.load(Relaxed) || desc.is_some_and(is_ours) {
             return;
         }
         let events = entry.events.load(Relaxed);
-        let revents = kernel::poll_now(fd, events as i16);
-        let leads_elsewhere = desc.map_or(now.is_some_and(|now| now.kind() == Kind::Lane), |desc| now != Some(desc));
-        may = match leads_elsewhere || revents & libc::POLLNVAL != 0 {
-            true => !is_lane_due,
-            false => revents != 0 || events & EPOLLONESHOT != 0,
-        };
+        let revents = kernel::poll_now(desc.map_or(fd, |desc| open_fd(fd, desc)), events as i16);
+        let leads_to_lane = desc.is_none() && table::get(fd).is_some_and(Desc::is_lane);
+        let is_ready = if leads_to_lane || revents & libc::POLLNVAL != 0 { !is_lane_due } else { revents != 0 };
+        may = is_ready || events & EPOLLONESHOT != 0;
     });
     may
 }

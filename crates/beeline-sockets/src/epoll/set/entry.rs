@@ -15,6 +15,8 @@ pub struct Entry {
     pub used: AtomicBool,
     /// `EPOLLONESHOT` has fired.
     pub fired: AtomicBool,
+    /// The kernel has told of a member that is its own, and was asked for one shot.
+    pub spent: AtomicBool,
     /// The kernel no longer watches the anchor: it is dead and would report so for ever.
     pub dead: AtomicBool,
     /// Both halves of the anchor are shut, and that is no end: the kernel is to tell of it by edges, or it would for
@@ -69,6 +71,7 @@ impl Entry {
         self.events.store(events, Relaxed);
         self.data.store(data, Relaxed);
         self.fired.store(false, Relaxed);
+        self.spent.store(false, Relaxed);
         if let Some(desc) = self.desc() {
             desc.pace.hand_out(events & READABLE == 0);
         }

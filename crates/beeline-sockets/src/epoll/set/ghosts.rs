@@ -35,6 +35,7 @@ impl Set {
         let new = self.insert(to, old.events.load(Relaxed), old.data.load(Relaxed), old.desc())?;
         for (target, source) in [
             (&new.fired, &old.fired),
+            (&new.spent, &old.spent),
             (&new.dead, &old.dead),
             (&new.hung, &old.hung),
             (&new.kernel_out, &old.kernel_out),

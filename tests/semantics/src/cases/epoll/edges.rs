@@ -178,26 +178,35 @@ pub fn room_among_members_of_equal_data(v: Variant) {
     trace!("epoll_wait = {ret} {masks:x?}");
 }
 
-/// What is told of a connection is told once, although a pipe has its data; and so is what is told of the pipe.
+/// What is told of a connection is told once, although a pipe has its data; and so is what is told of the pipe, also of
+/// one shot, or where only a duplicate of it is left.
 pub fn a_pipe_of_equal_data(v: Variant) {
-    for is_closed in [false, true] {
+    for (is_closed, has_duplicate, once) in
+        [(false, false, 0), (true, false, 0), (true, true, 0), (false, false, ONESHOT), (true, false, ONESHOT)]
+    {
         let (client, server) = v.pair();
         let set = epoll_create("set");
         let (_, [reading, writing]) = sys::pipe2(libc::O_NONBLOCK);
-        for fd in [reading, server.raw] {
-            let ret = sys::epoll_ctl(set.raw, libc::EPOLL_CTL_ADD, fd, IN as u32 | v.trigger(), 7);
-            trace!("add: {ret}");
-            if is_closed && fd == reading {
-                sys::close(reading);
-                // Another one has the number now, which is not in the set.
-                sys::pipe2(libc::O_NONBLOCK);
-            }
-        }
+        let change = |operation, fd, events: i32| {
+            let ret = sys::epoll_ctl(set.raw, operation, fd, events as u32 | v.trigger(), 7);
+            trace!("change: {ret}");
+        };
         let wait = || {
             let (ret, events) = sys::epoll_wait(EpollCall::Wait, set.raw, 4, 20, None);
             let masks: Vec<u32> = events.iter().map(|event| event.events).collect();
             trace!("epoll_wait = {ret} {masks:x?}");
         };
+        change(libc::EPOLL_CTL_ADD, reading, IN | once);
+        sys::write(writing, b"y");
+        wait();
+        sys::read(reading, &mut [0; 8]);
+        let left = if has_duplicate { sys::dup(reading).value as i32 } else { reading };
+        if is_closed {
+            sys::close(reading);
+            // Another one has the number now, which is not in the set.
+            sys::pipe2(libc::O_NONBLOCK);
+        }
+        change(libc::EPOLL_CTL_ADD, server.raw, IN);
         for _ in 0..3 {
             wait();
             send(client, b"x", 0);
@@ -205,10 +214,10 @@ pub fn a_pipe_of_equal_data(v: Variant) {
             wait();
             recv(server, 8, 0);
             wait();
-            if !is_closed {
+            if !is_closed || has_duplicate {
                 sys::write(writing, b"y");
                 wait();
-                sys::read(reading, &mut [0; 8]);
+                sys::read(left, &mut [0; 8]);
             }
         }
         close(set);
