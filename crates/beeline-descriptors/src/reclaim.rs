@@ -29,10 +29,15 @@ static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
 /// Accounts for a ring that now reaches `bytes` far. No lock may be held.
 #[inline]
 pub fn account(desc: &Desc, bytes: u32) {
-    let reach = bytes / GRANULE_BYTES;
-    if reach > desc.granules.load(Relaxed) {
-        grow(desc, reach);
+    if !is_accounted(desc, bytes) {
+        grow(desc, bytes / GRANULE_BYTES);
     }
+}
+
+/// Whether a ring that reaches `bytes` far is accounted for.
+#[inline]
+pub fn is_accounted(desc: &Desc, bytes: u32) -> bool {
+    bytes / GRANULE_BYTES <= desc.granules.load(Relaxed)
 }
 
 #[cold]

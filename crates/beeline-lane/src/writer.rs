@@ -336,7 +336,7 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
             }
         }
         if self.storage.is_closed(self.end.peer()) {
-            // It stays armed, so that no write goes the short way any more.
+            // It stays armed, so that no write goes on without a look at it.
             return Err(Fault::Gone);
         }
         // So does one that is shut both ways: it may have said so while a small write was under way, which did not

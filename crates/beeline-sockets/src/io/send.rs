@@ -1,20 +1,25 @@
 //! `send` and its family.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{
+    Ordering::{Acquire, Relaxed},
+    fence,
+};
 
-use beeline_lane::{Source, Writer};
+use beeline_lane::{Fault, LaneMemory, Source, Writer};
 
 use super::call::{TRANSFER_MAX, first_bogus, lane_and_iovecs, left, moves_nothing, not_a_lane};
-use super::sending::send_pinned;
+use super::faults::fault;
+use super::sending::{has_read_all, is_closed, refuse, send_pinned};
 use super::zerocopy;
 use crate::anchor::Anchor;
 use crate::app_memory::{bogus, is_beyond, is_some, readable_bytes};
 use crate::bulk::BULK_BYTES;
 use crate::desc::Desc;
+use crate::ending::{Next, SHUT_BOTH, observe};
 use crate::side::{SideState, state};
 use crate::table::{self, Place};
 use crate::wait::ticks;
-use crate::{Outcome, guards};
+use crate::{Outcome, guards, reclaim};
 
 /// A reader that was killed at work, or while it polled, leaves no armed word that would tell. So the kernel is asked
 /// now and then while everything seems well: after so many sends, if that took so many ticks since it was asked last.
@@ -47,35 +52,98 @@ pub unsafe fn send_at_once(fd: i32, buffer: *const u8, length: usize, flags: i32
     let plain = flags & (libc::MSG_OOB | libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY) == 0 && length <= SMALL_BYTES;
     // SAFETY: forwarded from the caller.
     let source = unsafe { Source::from_raw(buffer, length) };
-    if plain && is_some(buffer as usize, length) && send_small(fd, place, desc, source) { length } else { 0 }
+    if plain && is_some(buffer as usize, length) { send_small(fd, place, desc, source) } else { 0 }
 }
 
 #[inline(always)]
-fn send_small(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) -> bool {
+fn send_small(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) -> usize {
     desc.prefetch_front();
-    let Some(guard) = desc.lock_tx_alone() else { return false };
+    let Some(guard) = desc.lock_tx_alone() else { return 0 };
     let sent = send_locked(fd, place, desc, source);
     guard.end();
-    sent
+    sent.unwrap_or_else(|failed| rung_in_vain(fd, desc, failed, source.len()))
+}
+
+/// All was sent, but for the bell.
+struct Unheard {
+    failure: Fault,
+    /// Which use of the description it was.
+    begun: u32,
 }
 
 #[inline(always)]
-fn send_locked(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) -> bool {
+fn send_locked(fd: i32, place: Place, desc: &'static Desc, source: Source<'_>) -> Result<usize, Unheard> {
     let (lane, side) = (desc.lane(), desc.side());
     let writer = Writer::new(lane, desc.end(), &side.tx, &side.rx);
     let sends = desc.pace.sends().wrapping_add(1);
-    let length = source.len();
     if !place.leads_to(desc)
         || side.is(state::RESET | state::SHUT_WR | state::PEER_CLOSED | state::OFFERED)
         || side.error.load(Relaxed) != 0
         || look_is_due(desc, sends)
-        || !writer.write_small(source, &Anchor(fd))
     {
-        return false;
+        return Ok(0);
+    }
+    if !writer.write_small(source, &Anchor(fd)) {
+        return write_and_ring(fd, desc, writer, source);
     }
     desc.pace.count_sends(sends);
-    account(desc, side, length as u32);
-    true
+    account(desc, side, source.len() as u32);
+    Ok(source.len())
+}
+
+/// What is left of the usual case for a reader that sleeps, as it does on a shared CPU: a look at what it has said
+/// before, and its bell. 0, with nothing done, when anything else is different.
+#[inline(never)]
+#[unsafe(link_section = ".text.served")]
+fn write_and_ring(
+    fd: i32,
+    desc: &'static Desc,
+    writer: Writer<'_, LaneMemory>,
+    source: Source<'_>,
+) -> Result<usize, Unheard> {
+    // What is seen of the peer is no older than the word that says that it sleeps.
+    fence(Acquire);
+    let side = desc.side();
+    observe(desc, side);
+    let is_read = !side.is(state::RESET | state::PEER_CLOSED)
+        && side.error.load(Relaxed) == 0
+        && desc.lane().flags(desc.end().peer()) & SHUT_BOTH != SHUT_BOTH;
+    let length = source.len() as u32;
+    let has_room = || writer.unread().is_ok_and(|unread| unread.saturating_add(length) <= desc.lane().ring_bytes());
+    // Who reaches further into its ring than before is to say so, without a lock.
+    let is_known = || reclaim::is_accounted(desc, side.tx.reach().saturating_add(length));
+    if length == 0 || !is_read || !has_room() || !is_known() {
+        return Ok(0);
+    }
+    let tail = side.tx.tail();
+    let told = writer.write(source, &Anchor(fd));
+    let sent = side.tx.tail().wrapping_sub(tail);
+    if sent != 0 {
+        desc.pace.count_sends(desc.pace.sends().wrapping_add(1));
+        account(desc, side, sent);
+    }
+    match told {
+        Err(failure) if sent != 0 => Err(Unheard { failure, begun: desc.begun() }),
+        _ => Ok(sent as usize),
+    }
+}
+
+/// Who does not hear its bell may be gone. Returns the bytes of the send, which were all sent, as the program is told.
+#[cold]
+fn rung_in_vain(fd: i32, desc: &'static Desc, Unheard { failure, begun }: Unheard, length: usize) -> usize {
+    let _held = crate::cancel::hold();
+    let pin = desc.pin();
+    let number = pin.fd(fd);
+    // Where it was closed since, or is another connection, nobody asks any more.
+    let is_it = table::leads_to(number, desc) && desc.begun() == begun && desc.is_lane();
+    if is_it
+        && fault(number, desc, failure, length as u32) == Next::Again
+        && is_closed(desc, failure)
+        && !has_read_all(desc)
+    {
+        refuse(number, desc);
+    }
+    length
 }
 
 /// `write(2)`: as [`send`] without flags, but for a length that nobody can have meant.
@@ -192,6 +260,10 @@ pub(super) unsafe fn send_iovecs(fd: i32, parts: *const libc::iovec, count: usiz
         },
         None => (parts, total),
     };
+    if let [whole] = parts {
+        // SAFETY: forwarded from the caller; the part has been checked.
+        return unsafe { send(fd, whole.iov_base.cast(), whole.iov_len.min(total), flags) };
+    }
     if parts.len() > 1 && total <= GATHERED_BYTES {
         // SAFETY: forwarded from the caller; the parts have been checked.
         return unsafe { send_gathered(fd, parts, flags) };

@@ -290,16 +290,12 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
         if fault(fd, desc, failure, published) == Next::Kernel {
             return Break(self.left());
         }
-        let side = desc.side();
-        // Where another thread takes the connection over to TCP nothing has ended: this send goes on with it.
-        if failure == Fault::Gone && side.is(state::PEER_CLOSED) && !side.is(state::RESET) {
+        if is_closed(desc, failure) {
             // The peer may read what was announced before its bell is rung, and close: then this send was not too late.
-            if sent == total && desc.lane().head(desc.end().peer()) == side.tx.tail() {
+            if sent == total && has_read_all(desc) {
                 return Break(Outcome::Done(sent as isize));
             }
-            // TCP takes the first send after the peer's close, and is reset for it.
-            reset(side, libc::ECONNRESET);
-            watchers::notify(fd, desc);
+            refuse(fd, desc);
             return Break(Outcome::Done(sent.max(total.min(LOST_MAX)) as isize));
         }
         Continue(())
@@ -435,6 +431,23 @@ impl<'a, I: Iterator<Item = Source<'a>>> Sending<'_, 'a, I> {
     fn stopped(&self, outcome: Outcome) -> ControlFlow<Outcome> {
         Break(if self.parts.sent == 0 { outcome } else { Outcome::Done(self.parts.sent as isize) })
     }
+}
+
+/// Whether it was the peer's close for which a send could not ring it. Where another thread takes the connection over
+/// to TCP nothing has ended: the send goes on with it.
+pub(super) fn is_closed(desc: &Desc, failure: Fault) -> bool {
+    failure == Fault::Gone && desc.side().is(state::PEER_CLOSED) && !desc.side().is(state::RESET)
+}
+
+/// Whether the peer has read all that was sent.
+pub(super) fn has_read_all(desc: &Desc) -> bool {
+    desc.lane().head(desc.end().peer()) == desc.side().tx.tail()
+}
+
+/// TCP takes the first send after the peer's close, and is reset for it.
+pub(super) fn refuse(fd: i32, desc: &'static Desc) {
+    reset(desc.side(), libc::ECONNRESET);
+    watchers::notify(fd, desc);
 }
 
 /// A non-blocking send that found no room for all: what it returns, or that it goes on.
