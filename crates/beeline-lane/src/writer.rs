@@ -370,6 +370,13 @@ impl<'a, S: Storage + Copy> Writer<'a, S> {
         Ok(empty)
     }
 
+    /// How far the ring reaches at most once so many bytes more are written.
+    #[must_use]
+    pub fn would_reach(&self, more: u32) -> u32 {
+        let position = self.state.tail.load(Relaxed).wrapping_sub(self.state.base.load(Relaxed));
+        position.saturating_add(more).max(self.state.reach.load(Relaxed))
+    }
+
     /// Bytes the peer has not read yet.
     ///
     /// # Errors

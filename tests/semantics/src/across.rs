@@ -66,8 +66,8 @@ impl Across {
     /// * It is about numbers that are closed and used again while others wait on them. If one of its connections went
     ///   over TCP, and an offer was to be looked after meanwhile, the wait was begun anew, by number.
     /// * A client under Beeline is killed, and its server is none, but has the port of one in the ten minutes before,
-    ///   which the agent remembers (of one port in fifteen, in such a run). What is said to it before it is found out
-    ///   is lost (docs/limits.md).
+    ///   which the agent remembers (2,000 ports in such a run). What is said to it before it is found out is lost
+    ///   (docs/limits.md).
     /// * A set has members of equal data, or that become ready one by one, of which one went over TCP (docs/limits.md).
     /// * Its listener leaves clients to TCP, of which the client's agent may not know yet. Then the client goes there
     ///   when its process next asks the library for anything, and this one only counts what lies at the server's end.

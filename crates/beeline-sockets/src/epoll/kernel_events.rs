@@ -199,8 +199,9 @@ impl Call {
         if events == 0 {
             return;
         }
-        let new = events & event.events & !stays(entry, desc);
-        news.is_due |= new != 0 && !entry.fired.load(Relaxed);
+        // One that has fired is watched until it was told of in vain.
+        let watched = entry.registered.events().unwrap_or(!0) | EPOLLHUP | libc::EPOLLERR as u32;
+        news.is_due |= events & event.events & watched & !stays(entry, desc) != 0;
         if knows_all_members(self.set) {
             desc.pace.look(ticks());
         }
@@ -314,14 +315,14 @@ fn may_mean_another(set: &Set, data: u64, is_lane_due: bool) -> bool {
     let mut may = false;
     set.with_data(data, |fd, entry| {
         let desc = entry.desc();
-        if may || entry.fired.load(Relaxed) || entry.spent.load(Relaxed) || desc.is_some_and(is_ours) {
+        if may || entry.fired.load(Relaxed) || desc.is_some_and(is_ours) {
             return;
         }
         let events = entry.events.load(Relaxed);
         let revents = kernel::poll_now(desc.map_or(fd, |desc| open_fd(fd, desc)), events as i16);
         let leads_to_lane = desc.is_none() && table::get(fd).is_some_and(Desc::is_lane);
         let is_ready = if leads_to_lane || revents & libc::POLLNVAL != 0 { !is_lane_due } else { revents != 0 };
-        may = is_ready || events & EPOLLONESHOT != 0;
+        may = is_ready || is_lane_due && events & EPOLLONESHOT != 0 && !entry.spent.load(Relaxed);
     });
     may
 }

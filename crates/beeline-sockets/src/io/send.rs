@@ -110,9 +110,9 @@ fn write_and_ring(
         && desc.lane().flags(desc.end().peer()) & SHUT_BOTH != SHUT_BOTH;
     let length = source.len() as u32;
     let has_room = || writer.unread().is_ok_and(|unread| unread.saturating_add(length) <= desc.lane().ring_bytes());
-    // Who reaches further into its ring than before is to say so, without a lock.
-    let is_known = || reclaim::is_accounted(desc, side.tx.reach().saturating_add(length));
-    if length == 0 || !is_read || !has_room() || !is_known() {
+    // A ring that is to reach a granule further is accounted for when the lock is given back.
+    let is_accounted = || reclaim::is_accounted(desc, writer.would_reach(length));
+    if length == 0 || !is_read || !has_room() || !is_accounted() {
         return Ok(0);
     }
     let tail = side.tx.tail();

@@ -23,6 +23,7 @@ pub const GROUP: Group = Group {
         Case::new("level_writable_after_full", FAMILY, edges::level_writable_after_full),
         Case::new("room_by_its_other_name", FAMILY | TRIGGER, edges::room_by_its_other_name),
         Case::new("a_pipe_of_equal_data", FAMILY | TRIGGER, edges::a_pipe_of_equal_data),
+        Case::new("one_shots_of_equal_data", FAMILY | TRIGGER, edges::one_shots_of_equal_data),
         Case::new("room_among_members_of_equal_data", FAMILY | TRIGGER, edges::room_among_members_of_equal_data),
         Case::new(
             "room_no_longer_asked_for_keeps_nobody_awake",

@@ -224,6 +224,46 @@ pub fn a_pipe_of_equal_data(v: Variant) {
     }
 }
 
+/// A connection of one shot that ends is told of when it is asked for again, although a pipe had its data and its shot.
+pub fn one_shots_of_equal_data(v: Variant) {
+    for resets in [false, true] {
+        let (client, server) = v.pair();
+        let set = epoll_create("set");
+        let (_, [reading, writing]) = sys::pipe2(libc::O_NONBLOCK);
+        let change = |operation, fd, events: i32| {
+            let ret = sys::epoll_ctl(set.raw, operation, fd, events as u32 | v.trigger(), 7);
+            trace!("change: {ret}");
+        };
+        let wait = || {
+            let (ret, events) = sys::epoll_wait(EpollCall::Wait, set.raw, 4, 20, None);
+            let masks: Vec<u32> = events.iter().map(|event| event.events).collect();
+            trace!("epoll_wait = {ret} {masks:x?}");
+        };
+        change(libc::EPOLL_CTL_ADD, reading, IN | ONESHOT);
+        sys::write(writing, b"y");
+        wait();
+        sys::close(reading);
+        sys::pipe2(libc::O_NONBLOCK);
+        change(libc::EPOLL_CTL_ADD, server.raw, IN | ONESHOT);
+        send(client, b"x", 0);
+        await_queued(server, 1);
+        wait();
+        recv(server, 8, 0);
+        if resets {
+            set_linger(client, 1, 0);
+        }
+        close(client);
+        await_events(server, if resets { libc::POLLERR } else { libc::POLLRDHUP });
+        wait();
+        wait();
+        change(libc::EPOLL_CTL_MOD, server.raw, IN | RDHUP | ONESHOT);
+        wait();
+        wait();
+        close(server);
+        close(set);
+    }
+}
+
 /// Of members of equal data, one no longer asks for room: there being some is no news.
 pub fn room_no_longer_asked_for_keeps_nobody_awake(v: Variant) {
     let ((client, server), (other, _peer)) = (v.pair(), v.pair());
