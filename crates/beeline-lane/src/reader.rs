@@ -346,7 +346,7 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
             return Ok(());
         }
         let last = self.state.read_wake.load(Relaxed);
-        // An end that reads no more stays armed: only who finds it so asks for that.
+        // An end that reads no more stays armed: so the peer's next write finds that out.
         if last & WAKE_ARMED != 0 && !self.storage.reads_no_more(self.end) {
             self.storage.clear_wake(self.end, Wake::Read, last);
             self.state.read_wake.store(last & !WAKE_ARMED, Relaxed);

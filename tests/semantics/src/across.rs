@@ -68,14 +68,17 @@ impl Across {
     /// * A client under Beeline is killed, and its server is none, but has the port of one in the ten minutes before,
     ///   which the agent remembers (2,000 ports in such a run). What is said to it before it is found out is lost
     ///   (docs/limits.md).
-    /// * A set has members of equal data, or that become ready one by one, of which one went over TCP (docs/limits.md).
+    /// * A set has members of equal data, of which one went over TCP (docs/limits.md).
+    /// * Its members become ready one by one, and one of them `went_over_tcp`: their order (docs/limits.md).
     /// * Its listener leaves clients to TCP, of which the client's agent may not know yet. Then the client goes there
     ///   when its process next asks the library for anything, and this one only counts what lies at the server's end.
-    pub fn may_differ_once(name: &str) -> bool {
-        const CASES: [&str; 4] =
-            ["closing/", "epoll/room_among_members_of_equal_data@", "epoll_order/", "foreign/what_lanes_do_not_have@"];
+    pub fn may_differ_once(name: &str, went_over_tcp: bool) -> bool {
+        const CASES: [&str; 3] =
+            ["closing/", "epoll/room_among_members_of_equal_data@", "foreign/what_lanes_do_not_have@"];
         let is_killed_at_a_strangers = name.starts_with("duo/client_is_killed") && name.ends_with("+client");
-        Self::is_wanted() && (CASES.iter().any(|case| name.starts_with(case)) || is_killed_at_a_strangers)
+        let is_of_an_order = name.starts_with("epoll_order/") && went_over_tcp;
+        let is_listed = CASES.iter().any(|case| name.starts_with(case));
+        Self::is_wanted() && (is_listed || is_killed_at_a_strangers || is_of_an_order)
     }
 
     pub fn is_wanted() -> bool {

@@ -178,6 +178,18 @@ pub fn room_among_members_of_equal_data(v: Variant) {
     trace!("epoll_wait = {ret} {masks:x?}");
 }
 
+/// Adds or changes a member of a set of which all have equal data.
+fn change_a_namesake(v: Variant, set: Fd, operation: i32, fd: i32, events: i32) {
+    let ret = sys::epoll_ctl(set.raw, operation, fd, events as u32 | v.trigger(), 7);
+    trace!("change: {ret}");
+}
+
+fn wait_for_namesakes(set: Fd) {
+    let (ret, events) = sys::epoll_wait(EpollCall::Wait, set.raw, 4, 20, None);
+    let masks: Vec<u32> = events.iter().map(|event| event.events).collect();
+    trace!("epoll_wait = {ret} {masks:x?}");
+}
+
 /// What is told of a connection is told once, although a pipe has its data; and so is what is told of the pipe, also of
 /// one shot, or where only a duplicate of it is left.
 pub fn a_pipe_of_equal_data(v: Variant) {
@@ -187,15 +199,8 @@ pub fn a_pipe_of_equal_data(v: Variant) {
         let (client, server) = v.pair();
         let set = epoll_create("set");
         let (_, [reading, writing]) = sys::pipe2(libc::O_NONBLOCK);
-        let change = |operation, fd, events: i32| {
-            let ret = sys::epoll_ctl(set.raw, operation, fd, events as u32 | v.trigger(), 7);
-            trace!("change: {ret}");
-        };
-        let wait = || {
-            let (ret, events) = sys::epoll_wait(EpollCall::Wait, set.raw, 4, 20, None);
-            let masks: Vec<u32> = events.iter().map(|event| event.events).collect();
-            trace!("epoll_wait = {ret} {masks:x?}");
-        };
+        let change = |operation, fd, events| change_a_namesake(v, set, operation, fd, events);
+        let wait = || wait_for_namesakes(set);
         change(libc::EPOLL_CTL_ADD, reading, IN | once);
         sys::write(writing, b"y");
         wait();
@@ -230,15 +235,8 @@ pub fn one_shots_of_equal_data(v: Variant) {
         let (client, server) = v.pair();
         let set = epoll_create("set");
         let (_, [reading, writing]) = sys::pipe2(libc::O_NONBLOCK);
-        let change = |operation, fd, events: i32| {
-            let ret = sys::epoll_ctl(set.raw, operation, fd, events as u32 | v.trigger(), 7);
-            trace!("change: {ret}");
-        };
-        let wait = || {
-            let (ret, events) = sys::epoll_wait(EpollCall::Wait, set.raw, 4, 20, None);
-            let masks: Vec<u32> = events.iter().map(|event| event.events).collect();
-            trace!("epoll_wait = {ret} {masks:x?}");
-        };
+        let change = |operation, fd, events| change_a_namesake(v, set, operation, fd, events);
+        let wait = || wait_for_namesakes(set);
         change(libc::EPOLL_CTL_ADD, reading, IN | ONESHOT);
         sys::write(writing, b"y");
         wait();
