@@ -12,3 +12,12 @@ if grep -rnE 'tee /dev/std(err|out)' --include='*.sh' --include='*.py' ci tests 
     echo "tee needs -a there" >&2
     exit 1
 fi
+# A checkout runs what begins with an interpreter only if git says that it may be run.
+if git rev-parse --git-dir >/dev/null 2>&1; then
+    while read -r mode _ _ path; do
+        if [[ $mode == 100644 && $(head -c 3 "$path" | tr -d '\0') == '#!/' ]]; then
+            echo "$path cannot be run: chmod +x" >&2
+            exit 1
+        fi
+    done < <(git ls-files -s)
+fi
