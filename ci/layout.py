@@ -27,6 +27,10 @@ PATIENCE = 120
 CALLS_MIN = 300
 # Called often, but before the program begins.
 AT_START = re.compile(r"4life(4text|4code|7objects|5start|5relay)|13beeline_guest(4proc|7process)|7beeline7loading")
+# Sections into which the code itself puts functions.
+PLACED_BY_CODE = (".text.fork", ".text.served")
+# What a compiler's start files bring along (crates/beeline-preload/build.rs).
+START_FILES = {"_init", "_fini", "__do_global_dtors_aux", "frame_dummy"}
 PAGE = 4096
 # Less is something else.
 FUNCTIONS_MIN = 500
@@ -65,21 +69,28 @@ def matches(pat, name):
     return re.fullmatch(re.escape(pat).replace(r"\*", ".*"), f".text.{name}") is not None
 
 
-def listed():
-    written = SCRIPT.read_text().partition(BEGIN)[2].partition(END)[0]
-    return re.findall(r"\*\((\S+)\)", written)
+def listed(script):
+    """The patterns of functions, but for the sections of which the code says itself what is in them."""
+    return [pat for pat in re.findall(r"\*\((\.text\.\S+)\)", script) if pat not in PLACED_BY_CODE]
 
 
 def check(library):
     known = functions(library)
-    wanted = listed()
+    wanted = listed(SCRIPT.read_text())
     lost = [pat for pat in wanted if not any(matches(pat, name) for name in known)]
     found = {name: place for name, place in known.items() if any(matches(pat, name) for pat in wanted)}
     pages = {page for start, size in found.values() for page in range(start // PAGE, (start + size - 1) // PAGE + 1)}
     size = sum(size for _, size in found.values())
+    by_hand = listed(SCRIPT.read_text().partition(BEGIN)[0])
     print(f"{len(wanted)} names, {len(found)} functions of {size / 1024:.0f} KiB on {len(pages)} pages")
     for pat in lost:
         print(f"nothing in {library} is called {pat}")
+    if any(pat in lost for pat in by_hand):
+        print("what children of a fork run is listed by hand: crates/beeline-preload/layout.ld")
+        return 1
+    if there := START_FILES & known.keys():
+        print(f"{', '.join(sorted(there))}: has the linker been told -nostartfiles?")
+        return 1
     # What a compiler puts into its caller has no name of its own; that depends on its version.
     if len(lost) > len(wanted) / 10 or len(wanted) < NAMES_MIN:
         print("the list is not that of this library: ci/layout.py --write")
@@ -150,11 +161,13 @@ def write():
             for function, number in counted.items():
                 best[function] = max(best[function], number)
     often = [function for function, number in best.most_common() if number >= CALLS_MIN and not AT_START.search(function)]
-    patterns = list(dict.fromkeys(pat for pat in map(pattern, often) if pat))
-    if len(patterns) < NAMES_MIN:
-        sys.exit(f"only {len(patterns)} functions were called often: is {LIBRARY} what the programs ran with?")
     before, begin, rest = SCRIPT.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
+    by_hand = listed(before)
+    often = [function for function in often if not any(matches(pat, function) for pat in by_hand)]
+    patterns = [pat for pat in dict.fromkeys(map(pattern, often)) if pat]
+    if len(patterns) < NAMES_MIN:
+        sys.exit(f"only {len(patterns)} functions were called often: is {LIBRARY} what the programs ran with?")
     if not begin or not end:
         sys.exit(f"{SCRIPT} lacks its comments")
     SCRIPT.write_text(before + BEGIN + "".join(f"\t\t*({pat})\n" for pat in patterns) + END + after)

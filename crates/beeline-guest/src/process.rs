@@ -33,7 +33,7 @@ use crate::{Errno, Outcome, kernel, thread};
 /// more often than written: what threads write all the time has a section of its own beside it, `.fork.written`, and so
 /// have locks with what they guard, `.fork.locked`. All three lie on one page (`layout.ld` of `beeline-preload`). What
 /// every child runs lies together in `.text.fork`, for the same reason, and what one runs that serves a connection and
-/// ends in `.text.served`.
+/// ends in `.text.served`, or behind it (`layout.ld`).
 #[unsafe(link_section = ".fork")]
 pub static FORKS: AtomicU32 = AtomicU32::new(0);
 

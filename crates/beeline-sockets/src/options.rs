@@ -83,38 +83,55 @@ pub unsafe fn setsockopt(fd: i32, level: i32, name: i32, value: *const u8, lengt
     let Some(desc) = crate::table::get(fd) else { return Outcome::Kernel };
     match desc.kind() {
         Kind::Lane if follow::follow_if_relayed(fd, desc) => Outcome::Kernel,
-        Kind::Lane => {
-            let _pin = desc.pin();
-            if !desc.is_lane() || !crate::table::leads_to(fd, desc) {
-                return Outcome::Kernel;
-            }
-            // SAFETY: forwarded.
-            let outcome = unsafe { set_on_lane(desc, level, name, value, length) };
-            if (level, name) == (libc::SOL_SOCKET, libc::SO_LINGER) {
-                crate::io::tell_linger(desc);
-            }
-            outcome
-        }
-        Kind::Tcp | Kind::Listener => {
-            // Not while a relay is being made, for which a listener is marked so.
-            let is_marked = desc.kind() == Kind::Listener && (level, name) == REUSES_PORT;
-            let _changing = is_marked.then(changing::changing);
-            // SAFETY: forwarded.
-            let outcome = unsafe { raw_set(fd, level, name, value, length) };
-            if let Outcome::Done(_) = outcome {
-                // SAFETY: the kernel has just taken the value.
-                unsafe { record(fd, desc, level, name, value, length) };
-            }
-            outcome
-        }
+        // SAFETY: forwarded.
+        Kind::Lane => unsafe { pin_and_set(fd, desc, level, name, value, length) },
+        // SAFETY: forwarded.
+        Kind::Tcp | Kind::Listener => unsafe { set_in_kernel(fd, desc, level, name, value, length) },
         _ => Outcome::Kernel,
     }
+}
+
+/// Sets an option of a lane. Out of line, so that who sets one of a TCP socket touches no page of it.
+///
+/// # Safety
+/// As for [`setsockopt`].
+#[inline(never)]
+unsafe fn pin_and_set(fd: i32, desc: &'static Desc, level: i32, name: i32, value: *const u8, length: u32) -> Outcome {
+    let _pin = desc.pin();
+    if !desc.is_lane() || !crate::table::leads_to(fd, desc) {
+        return Outcome::Kernel;
+    }
+    // SAFETY: forwarded.
+    let outcome = unsafe { set_on_lane(desc, level, name, value, length) };
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_LINGER) {
+        crate::io::tell_linger(desc);
+    }
+    outcome
+}
+
+/// Sets an option of what may become a lane.
+///
+/// # Safety
+/// As for [`setsockopt`].
+#[inline(never)]
+unsafe fn set_in_kernel(fd: i32, desc: &'static Desc, level: i32, name: i32, value: *const u8, length: u32) -> Outcome {
+    // Not while a relay is being made, for which a listener is marked so.
+    let is_marked = desc.kind() == Kind::Listener && (level, name) == REUSES_PORT;
+    let _changing = is_marked.then(changing::changing);
+    // SAFETY: forwarded.
+    let outcome = unsafe { raw_set(fd, level, name, value, length) };
+    if let Outcome::Done(_) = outcome {
+        // SAFETY: the kernel has just taken the value.
+        unsafe { record(fd, desc, level, name, value, length) };
+    }
+    outcome
 }
 
 /// Writes down what the kernel has accepted on a socket that may become a lane.
 ///
 /// # Safety
 /// `value` must be readable for `length` bytes.
+#[inline(never)]
 unsafe fn record(fd: i32, desc: &'static Desc, level: i32, name: i32, value: *const u8, length: u32) {
     let draft = &desc.draft;
     let name = kept_as(level, name);

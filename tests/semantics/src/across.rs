@@ -76,9 +76,10 @@ impl Across {
         const CASES: [&str; 3] =
             ["closing/", "epoll/room_among_members_of_equal_data@", "foreign/what_lanes_do_not_have@"];
         let is_killed_at_a_strangers = name.starts_with("duo/client_is_killed") && name.ends_with("+client");
-        let is_of_an_order = name.starts_with("epoll_order/") && went_over_tcp;
+        let is_of_an_order =
+            ["epoll_order/", "epoll_sets/nested_with_direct_entry@"].iter().any(|of| name.starts_with(of));
         let is_listed = CASES.iter().any(|case| name.starts_with(case));
-        Self::is_wanted() && (is_listed || is_killed_at_a_strangers || is_of_an_order)
+        Self::is_wanted() && (is_listed || is_killed_at_a_strangers || is_of_an_order && went_over_tcp)
     }
 
     pub fn is_wanted() -> bool {

@@ -11,8 +11,9 @@
 //! 4. Some peers have not shown where they run: clients that are still to come, the members of a set of which no
 //!    lane is hot, brand-new lanes. They are taken to be near if the last peer of this process was that was looked at.
 //! 5. A client that comes over TCP from a loopback address shows where it runs, too: its last segment was taken in
-//!    there (`SO_INCOMING_CPU`). Where the last client came so and was near, nobody spins for the next one, nor on a
-//!    set without hot lanes. Peers that have a lane do not count as near for that.
+//!    there (`SO_INCOMING_CPU`). Of several that came one after the other the first may stand for all. Where the last
+//!    that was looked at was near, nobody spins for the next client, nor on a set without hot lanes. Peers that have a
+//!    lane do not count as near for that.
 //! 6. What a peer shows is old by the time it is read, and may be a lie. It decides whether to spin, nothing else: a
 //!    lie costs the one who tells it answers that come later, and those of rule 4 a sleep instead of a spin, as a peer
 //!    that is near would.
@@ -39,7 +40,7 @@ pub fn note_near(near: bool) {
     LAST_WAS_NEAR.store(near, Relaxed);
 }
 
-/// Whether the last client of this process came over TCP, and was near.
+/// Whether the last client of this process that was looked at came over TCP, and was near.
 #[unsafe(link_section = ".fork.written")]
 static LAST_CLIENT_WAS_NEAR: AtomicBool = AtomicBool::new(false);
 

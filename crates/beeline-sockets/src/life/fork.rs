@@ -59,10 +59,12 @@ unsafe impl Sync for Held {}
 static HELD: Held = Held(UnsafeCell::new(None));
 
 unsafe extern "C" {
-    fn pthread_atfork(
+    /// What pthread_atfork(3) calls, with whose handlers they are: nobody's, they stay.
+    fn __register_atfork(
         prepare: Option<unsafe extern "C" fn()>,
         parent: Option<unsafe extern "C" fn()>,
         child: Option<unsafe extern "C" fn()>,
+        library: *mut libc::c_void,
     ) -> i32;
 }
 
@@ -98,9 +100,8 @@ pub fn frees_locks() -> bool {
 
 pub(super) fn install_handlers() {
     if !INSTALLED.swap(true, AcqRel) {
-        // SAFETY: the handlers are functions of a library that is never unloaded (it has TLS in use and is
-        // preloaded).
-        unsafe { pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+        // SAFETY: the handlers are functions of a library that is never unloaded (`build.rs` of `beeline-preload`).
+        unsafe { __register_atfork(Some(prepare), Some(parent), Some(child), core::ptr::null_mut()) };
     }
 }
 

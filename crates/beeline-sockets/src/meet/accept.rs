@@ -6,8 +6,9 @@
 //! every other time, so that neither starves. A blocking one sleeps on both, with no lock held, and never in the TCP
 //! `accept` itself: whoever finds the TCP queue ready takes from it with the accept lock ([`super::accept_lock`]), with
 //! nobody in between. To look at all queues costs a tenth of a short connection: where TCP's alone had somebody, the
-//! next [`TCP_RUN`] clients are looked for there first (unless one of a crowd had to wait), and a client that the app
-//! was told of is taken before any look, [`LOBBY_RUN`] in a row at most.
+//! next [`TCP_RUN`] clients, a *run*, are looked for there first (unless one of a crowd had to wait), and nobody asks
+//! for them whether the listener blocks; a client that the app was told of is taken before any look, [`LOBBY_RUN`] in a
+//! row at most.
 //!
 //! # Clients that break the rules, or say nothing
 //!
@@ -17,12 +18,16 @@
 //! made because the listener was called readable, always returns: whoever made it readable is there, in whichever
 //! state. One that has just gone to begin again over TCP is waited for there.
 
+mod over_tcp;
 mod spoken;
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_stats::{Reason, Role};
+use beeline_stats::Reason;
 
+use over_tcp::{
+    Run, first_came_over_tcp, likely_over_tcp, next_came_over_tcp, next_of_run, note_look, take_from_tcp, take_if_there,
+};
 use spoken::{claimed_by, from_lobby, put_aside, told_of};
 
 use super::accepting::Accepting;
@@ -36,8 +41,8 @@ use super::reserve;
 use super::{accept_lock, agent, door, pool, reset, retreat, seats, sleepers, watched};
 use crate::desc::{Kind, Pin};
 use crate::kernel::{self, SockAddr};
-use crate::wait::{Patience, Woken, note_client_over_tcp};
-use crate::{Errno, changing, guards, stats, table};
+use crate::wait::{Patience, Woken};
+use crate::{Errno, changing, guards, table};
 
 /// Clients looked at in one call, so that a crowd of broken ones cannot hold it up for ever.
 pub(super) const CLIENTS_MAX: usize = 64;
@@ -79,12 +84,22 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
         if let Some(accepted) = expected.transpose() {
             return Some(accepted);
         }
-        match kernel::status_flags(fd) {
-            Ok(mode) if mode & libc::O_NONBLOCK != 0 => Some(accept_nonblocking(call)),
+        let looked = match next_of_run(call, &pin) {
+            Run::Taken(accepted) => return Some(accepted),
+            Run::Over => true,
+            Run::NoRun => false,
+        };
+        let mode = match kernel::status_flags(fd) {
+            Ok(mode) => mode,
+            Err(errno) => return Some(Err(errno)),
+        };
+        let blocks = mode & libc::O_NONBLOCK == 0;
+        listener.note_blocks(blocks);
+        match blocks {
+            false => Some(accept_nonblocking(call)),
             // There is one queue, in which the kernel may sleep for as long as it likes.
-            Ok(_) if !has_door(call) => None,
-            Ok(_) => Some(accept_blocking(call, &pin)),
-            Err(errno) => Some(Err(errno)),
+            true if !has_door(call) => None,
+            true => Some(accept_blocking(call, &pin, looked)),
         }
     };
     let mut result = if reserve::is_full(fd) { Some(Err(Errno(libc::EMFILE))) } else { attempt(&mut call) };
@@ -199,7 +214,7 @@ fn accept_nonblocking(call: &mut Accepting) -> Result<i32, Errno> {
     }
     if likely_over_tcp(listener) {
         match take_from_tcp(call, fd) {
-            Ok(accepted) => return Ok(came_over_tcp(call, accepted)),
+            Ok(accepted) => return Ok(next_came_over_tcp(call, accepted)),
             Err(errno) => {
                 listener.tcp_run.store(0, Relaxed);
                 if errno != Errno(libc::EAGAIN) {
@@ -223,36 +238,15 @@ fn accept_nonblocking(call: &mut Accepting) -> Result<i32, Errno> {
     }
     match take_from_tcp(call, fd) {
         Err(Errno(libc::EAGAIN)) if !door_first => from_door(call, queues)?.ok_or(Errno(libc::EAGAIN)),
-        result => result.map(|accepted| came_over_tcp(call, accepted)),
+        result => result.map(|accepted| first_came_over_tcp(call, accepted)),
     }
 }
 
-/// Whether the next client is looked for in TCP's queue before any other.
-fn likely_over_tcp(listener: &Listener) -> bool {
-    let take_one = |left: u32| left.checked_sub(1);
-    // A door that is being left is closed by whoever finds it empty.
-    !listener.is_leaving() && listener.tcp_run.fetch_update(Relaxed, Relaxed, take_one).is_ok()
-}
-
-/// All queues were looked at, and these had somebody at once.
-fn note_look(listener: &Listener, at_once: Queues) {
-    listener.tcp_run.store(if at_once.over_tcp && !at_once.beside_tcp() { TCP_RUN } else { 0 }, Relaxed);
-}
-
-/// Accepts whoever comes first.
-fn accept_blocking(call: &mut Accepting, pin: &Pin) -> Result<i32, Errno> {
+/// Accepts whoever comes first. `looked` tells that the call has tried before, in vain.
+fn accept_blocking(call: &mut Accepting, pin: &Pin, mut looked: bool) -> Result<i32, Errno> {
     let Accepting { fd: given, desc, listener, .. } = *call;
     let timeout_ns = desc.draft.rcv_timeout_ns.load(Relaxed);
     let mut patience = Patience::timeout(timeout_ns);
-    let mut looked = likely_over_tcp(listener);
-    if looked && let Some(held) = accept_lock::try_take(listener) {
-        let taken = take_if_there(call, pin.fd(given));
-        drop(held);
-        if let Some(taken) = taken {
-            return taken.map(|accepted| came_over_tcp(call, accepted));
-        }
-        listener.tcp_run.store(0, Relaxed);
-    }
     let door_first = listener.turn.fetch_add(1, Relaxed) & 1 == 0;
     // A door that is being left is closed by whoever finds it empty.
     if listener.is_leaving()
@@ -302,7 +296,7 @@ fn accept_blocking(call: &mut Accepting, pin: &Pin) -> Result<i32, Errno> {
                 let taken = take_if_there(call, fd);
                 drop(held);
                 if let Some(taken) = taken {
-                    return taken.map(|accepted| came_over_tcp(call, accepted));
+                    return taken.map(|accepted| first_came_over_tcp(call, accepted));
                 }
             } else {
                 elsewhere = true;
@@ -324,36 +318,6 @@ fn accept_blocking(call: &mut Accepting, pin: &Pin) -> Result<i32, Errno> {
 fn is_still(pin: &Pin, given: i32, listener: &'static Listener) -> bool {
     let desc = pin.desc();
     table::leads_to(pin.fd(given), desc) && listener.is_of(desc)
-}
-
-/// Takes a connection from the TCP queue of a listener that blocks, with the accept lock, if there is one.
-fn take_if_there(call: &mut Accepting, fd: i32) -> Option<Result<i32, Errno>> {
-    (kernel::poll_now(fd, libc::POLLIN) != 0).then(|| take_from_tcp(call, fd))
-}
-
-/// Takes a connection from the TCP queue.
-fn take_from_tcp(call: &mut Accepting, fd: i32) -> Result<i32, Errno> {
-    let accepted = match kernel::accept4(fd, Some(&mut call.peer), call.flags) {
-        Err(Errno(libc::EMFILE | libc::ENFILE)) if pool::release_descriptors() => {
-            kernel::accept4(fd, Some(&mut call.peer), call.flags)
-        }
-        result => result,
-    };
-    accepted.map(|accepted| accepted as i32)
-}
-
-/// A connection from the TCP queue is the kernel's business alone, but for where its client runs, unless its other end
-/// is in another network namespace and the agent has a lane for it.
-fn came_over_tcp(call: &Accepting, accepted: i32) -> i32 {
-    crate::close::fd_reborn(accepted);
-    note_client_over_tcp(accepted, call.peer.to_internet().map(|peer| peer.ip()));
-    if call.listener.told.load(Relaxed) != 0 {
-        call.listener.told.store(0, Relaxed);
-    }
-    if let Err(reason) = agent::came_over_tcp(call.desc, call.listener, accepted, call.flags) {
-        stats::fell_back(Role::Server, reason);
-    }
-    accepted
 }
 
 /// Takes a client from the lobby or the door, as far as a look has found somebody there, if there is one that has said

@@ -18,7 +18,7 @@
 
 use core::net::SocketAddr;
 use core::sync::atomic::{
-    AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
     Ordering::{AcqRel, Relaxed},
 };
 
@@ -116,6 +116,8 @@ pub struct Listener {
     pub(super) spoken: FdCell,
     /// How many clients may be taken from TCP's queue before the others are looked at again.
     pub(super) tcp_run: AtomicU32,
+    /// Whether it blocked when that was asked last.
+    pub(super) blocked_when_asked: AtomicBool,
     /// The number of the last connection that was accepted.
     pub(super) last: AtomicI32,
     /// The address listened on.
@@ -203,6 +205,7 @@ impl Listener {
         self.from_lobby.store(0, Relaxed);
         self.spoken.set(None);
         self.tcp_run.store(0, Relaxed);
+        self.blocked_when_asked.store(false, Relaxed);
         self.last.store(i32::MAX, Relaxed);
         self.narrow.store(0, Relaxed);
         self.place.store(0, Relaxed);
@@ -313,6 +316,13 @@ impl Listener {
         self.shared_state().map_or(&self.reuses_port, |share| &share.reuses_port).store(u32::from(on), Relaxed);
     }
 
+    /// The listener was asked whether it blocks.
+    pub(super) fn note_blocks(&self, blocks: bool) {
+        if blocks != self.blocked_when_asked.load(Relaxed) {
+            self.blocked_when_asked.store(blocks, Relaxed);
+        }
+    }
+
     /// Whether nobody is let in at the door any more.
     pub(super) fn is_leaving(&self) -> bool {
         self.leaving.get().is_some()
@@ -364,8 +374,9 @@ mod tests {
         listener.place.store(2, Relaxed);
         listener.announced_ns.store(7, Relaxed);
         listener.tcp_run.store(3, Relaxed);
+        listener.note_blocks(true);
         listener.begin(1, "127.0.0.1:80".parse().unwrap());
         assert_eq!((listener.place.load(Relaxed), listener.announced_ns.load(Relaxed)), (0, 0));
-        assert_eq!(listener.tcp_run.load(Relaxed), 0);
+        assert_eq!((listener.tcp_run.load(Relaxed), listener.blocked_when_asked.load(Relaxed)), (0, false));
     }
 }

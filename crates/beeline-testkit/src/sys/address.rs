@@ -106,6 +106,12 @@ pub fn bind(fd: i32, address: &RawAddress) -> Ret {
     call(|| i64::from(unsafe { libc::bind(fd, address.pointer(), address.length) }))
 }
 
+/// `bind` with any address pointer and length.
+pub fn bind_at(fd: i32, pointer: usize, length: u32) -> Ret {
+    // SAFETY: as in `connect_at`.
+    call(|| i64::from(unsafe { libc::bind(fd, pointer as *const libc::sockaddr, length) }))
+}
+
 pub fn listen(fd: i32, backlog: i32) -> Ret {
     // SAFETY: integers only.
     call(|| i64::from(unsafe { libc::listen(fd, backlog) }))

@@ -106,3 +106,30 @@ fn a_listener_that_was_closed_meanwhile_gives_no_clients() {
     LISTENERS.give(listener);
     desc.give_if_unused();
 }
+
+/// The next client of a run over TCP is taken, whether the listener still blocks or not.
+#[test]
+fn nobody_asks_whether_a_listener_blocks_for_the_next_of_a_run() {
+    let served = Served::new("run");
+    let (desc, listener) = (served.desc, served.listener);
+    let next = |run: u32| {
+        listener.tcp_run.store(run, Relaxed);
+        let found = next_of_run(&mut served.call(), &desc.pin());
+        (found, listener.tcp_run.load(Relaxed))
+    };
+    assert!(matches!(next(2), (Run::NoRun, 2)), "it has not been asked yet");
+    listener.note_blocks(true);
+    assert!(matches!(next(0), (Run::NoRun, 0)));
+    assert!(matches!(next(2), (Run::Over, 0)), "nobody is there");
+    for blocks in [true, false] {
+        served.tcp.set_nonblocking(!blocks).unwrap();
+        let client = std::net::TcpStream::connect(served.tcp.local_addr().unwrap()).unwrap();
+        let (Run::Taken(Ok(accepted)), 1) = next(2) else { panic!("it is there, and one may follow") };
+        drop((client, beeline_shm::Fd::own(accepted)));
+        assert!(matches!(next(2), (Run::Over, 0)));
+    }
+    let door = listener.door.get();
+    listener.door.set(None);
+    assert!(matches!(next(2), (Run::NoRun, 2)), "the kernel may sleep");
+    listener.door.set(door);
+}
