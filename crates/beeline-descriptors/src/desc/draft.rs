@@ -21,8 +21,8 @@ pub struct Draft {
     pub connectable: ConnectableCell,
     /// The socket has an owner (`F_SETOWN`).
     pub owned: AtomicBool,
-    /// `bind` was called with a port.
-    pub port_chosen: AtomicBool,
+    /// `bind` was called, in vain perhaps.
+    pub bound: AtomicBool,
     /// Integer options, as in the side.
     pub options: [OptionValue; 16],
 }
@@ -41,7 +41,7 @@ impl Draft {
         self.rcv_lowat.store(0, Relaxed);
         self.linger.set(None);
         self.owned.store(false, Relaxed);
-        self.port_chosen.store(false, Relaxed);
+        self.bound.store(false, Relaxed);
         self.connectable.clear();
         self.options.iter().for_each(|option| option.key.store(0, Relaxed));
     }

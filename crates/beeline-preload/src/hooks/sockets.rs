@@ -10,7 +10,7 @@ hooks! {
         calls::socket(domain, kind, protocol);
 
     fn bind: (fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int [fd] =>
-        calls::bind(fd, address, length);
+        calls::bind(fd);
 
     fn listen: (fd: c_int, backlog: c_int) -> c_int [fd] =>
         calls::listen(fd, backlog);

@@ -38,7 +38,7 @@ fn start_now() {
     let mut has_lanes = false;
     table::for_each(|_, desc| has_lanes |= desc.is_lane());
     if config().accelerate || has_lanes {
-        // Outside the lock: pthread_atfork allocates, and an allocator may call us.
+        // Outside the lock: __register_atfork allocates, and an allocator may call us.
         fork::install_handlers();
     }
     if has_lanes {

@@ -87,7 +87,7 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
         let looked = match next_of_run(call, &pin) {
             Run::Taken(accepted) => return Some(accepted),
             Run::Over => true,
-            Run::NoRun => false,
+            Run::Unknown => false,
         };
         let mode = match kernel::status_flags(fd) {
             Ok(mode) => mode,

@@ -111,12 +111,12 @@ pub(crate) unsafe fn connect(
     }
 }
 
-/// Who has chosen the port of a socket that is to be connected, as far as its number tells.
+/// Who has chosen the port of a socket that is to be connected, as far as its number tells: bind(2) may have had the
+/// kernel choose one.
 fn port_of(fd: i32, desc: &Desc) -> Port {
     let named = || kernel::getsockname(fd).ok().and_then(|name| name.to_internet());
     let is_chosen = |name: SocketAddr| name.port() != 0 && !ports::is_handed_out(name.port());
-    let is_programs = desc.draft.port_chosen.load(Relaxed) && named().is_some_and(is_chosen);
-    if is_programs { Port::Programs } else { Port::Kernels }
+    if desc.draft.bound.load(Relaxed) && named().is_some_and(is_chosen) { Port::Programs } else { Port::Kernels }
 }
 
 /// Leaves the socket to the kernel, because that makes short-lived connections faster.

@@ -23,7 +23,6 @@ pub const GROUP: Group = Group {
         Case::new("to_own_address", FAMILY, to_own_address).on_any_path(),
         Case::new("on_a_listener", FAMILY, on_a_listener).on_any_path(),
         Case::new("bad_arguments", ONCE, bad_arguments).on_any_path(),
-        Case::new("bad_arguments_of_bind", ONCE, bad_arguments_of_bind),
         Case::new("wrong_family", ONCE, wrong_family).on_any_path(),
         Case::new("unspecified_address", FAMILY, unspecified_address).on_any_path(),
         Case::new("unspecified_address_of_the_bound", ONCE, unspecified_address_of_the_bound).on_any_path(),
@@ -232,37 +231,6 @@ fn bad_arguments(v: Variant) {
     let (_, pipe) = sys::pipe2(0);
     trace!("pipe: {}", sys::connect(pipe[0], &address));
     connect(client, &address);
-}
-
-/// What the kernel refuses is its business, and leaves a socket as it was.
-fn bad_arguments_of_bind(v: Variant) {
-    /// In the middle of a page that nobody has.
-    const NOWHERE: usize = 0x1234_5678_9010;
-    let client = v.client();
-    let mut own = RawAddress::new(v.target(0));
-    let own_at = &raw const own.storage as usize;
-    for (what, address, length) in [
-        ("null", 0, 16),
-        ("nowhere", NOWHERE, 16),
-        ("beyond everything", usize::MAX, 16),
-        ("short", own_at, 8),
-        ("empty", own_at, 0),
-        ("huge", own_at, 4096),
-        ("negative length", own_at, u32::MAX),
-    ] {
-        trace!("{what}: {}", sys::bind_at(client.raw, address, length));
-    }
-    own.storage.ss_family = libc::AF_UNIX as libc::sa_family_t;
-    trace!("of another family: {}", sys::bind(client.raw, &own));
-    own = RawAddress::new(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
-    own.storage.ss_family = libc::AF_UNSPEC as libc::sa_family_t;
-    trace!("of no family: {}", sys::bind(client.raw, &own));
-    trace!("again: {}", sys::bind(client.raw, &own));
-    let listener = v.listener();
-    connect(client, &v.address_of(listener));
-    let server = accept(listener, "server");
-    send(client, b"x", 0);
-    recv(server, 8, 0);
 }
 
 fn wrong_family(v: Variant) {

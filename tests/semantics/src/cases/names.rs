@@ -6,7 +6,7 @@ use crate::trace;
 use crate::traced::*;
 use crate::variant::{Variant, port_of};
 use beeline_testkit::sys::{self, RawAddress};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 
 pub const GROUP: Group = Group {
@@ -15,6 +15,7 @@ pub const GROUP: Group = Group {
         Case::new("both_sides_agree", ALL_FAMILIES, both_sides_agree),
         Case::new("cut_to_room", FAMILY, cut_to_room),
         Case::new("bad_pointers", ONCE, bad_pointers),
+        Case::new("bad_arguments_of_bind", ONCE, bad_arguments_of_bind),
         Case::new("unconnected", ALL_FAMILIES, unconnected),
         Case::new("after_the_peer_closed", FAMILY, after_the_peer_closed),
         Case::new("after_shutdown", FAMILY, after_shutdown),
@@ -77,6 +78,37 @@ fn bad_pointers(v: Variant) {
     trace!("bad fd {}", sys::getpeername(199, 128).0);
     let (_, ends) = sys::pipe2(0);
     trace!("pipe {}", sys::getsockname(ends[0], 128).0);
+}
+
+/// What the kernel refuses is its business, and leaves a socket as it was; an address of no family it takes.
+fn bad_arguments_of_bind(v: Variant) {
+    /// In the middle of a page that nobody has.
+    const NOWHERE: usize = 0x1234_5678_9010;
+    let client = v.client();
+    let mut own = RawAddress::new(v.target(0));
+    let own_at = &raw const own.storage as usize;
+    for (what, address, length) in [
+        ("null", 0, 16),
+        ("nowhere", NOWHERE, 16),
+        ("beyond everything", usize::MAX, 16),
+        ("short", own_at, 8),
+        ("empty", own_at, 0),
+        ("huge", own_at, 4096),
+        ("negative length", own_at, u32::MAX),
+    ] {
+        trace!("{what}: {}", sys::bind_at(client.raw, address, length));
+    }
+    own.storage.ss_family = libc::AF_UNIX as libc::sa_family_t;
+    trace!("of another family: {}", sys::bind(client.raw, &own));
+    own = RawAddress::new(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
+    own.storage.ss_family = libc::AF_UNSPEC as libc::sa_family_t;
+    trace!("of no family: {}", sys::bind(client.raw, &own));
+    trace!("again: {}", sys::bind(client.raw, &own));
+    let listener = v.listener();
+    connect(client, &v.address_of(listener));
+    let server = accept(listener, "server");
+    send(client, b"x", 0);
+    recv(server, 8, 0);
 }
 
 fn unconnected(v: Variant) {

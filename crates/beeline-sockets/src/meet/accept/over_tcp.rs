@@ -29,15 +29,15 @@ pub(super) enum Run {
     Taken(Result<i32, Errno>),
     /// It is not there, or another process is about to take it.
     Over,
-    /// There is no run, or the listener did not block when it was asked last.
-    NoRun,
+    /// Nobody looked: there is no run, the listener has no door, or it did not block when it was asked last.
+    Unknown,
 }
 
 /// Takes the next client of a run over TCP, if it is there: then nobody need ask whether the listener still blocks.
 pub(super) fn next_of_run(call: &mut Accepting, pin: &Pin) -> Run {
     let Accepting { fd: given, listener, .. } = *call;
     if !listener.blocked_when_asked.load(Relaxed) || !has_door(call) || !likely_over_tcp(listener) {
-        return Run::NoRun;
+        return Run::Unknown;
     }
     let Some(held) = accept_lock::try_take(listener) else { return Run::Over };
     let fd = pin.fd(given);
@@ -75,8 +75,7 @@ pub(super) fn first_came_over_tcp(call: &Accepting, accepted: i32) -> i32 {
     came_over_tcp(call, accepted)
 }
 
-/// The same of the next ones. The first stands for them, if it was near, which spares them most, and no other client of
-/// the process has come since that was not.
+/// The same of the next ones. Where clients are taken to be near, as they are if the first was, nobody looks again.
 pub(super) fn next_came_over_tcp(call: &Accepting, accepted: i32) -> i32 {
     if clients_are_near() { came_over_tcp(call, accepted) } else { first_came_over_tcp(call, accepted) }
 }

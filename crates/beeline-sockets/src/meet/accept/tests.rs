@@ -117,9 +117,9 @@ fn nobody_asks_whether_a_listener_blocks_for_the_next_of_a_run() {
         let found = next_of_run(&mut served.call(), &desc.pin());
         (found, listener.tcp_run.load(Relaxed))
     };
-    assert!(matches!(next(2), (Run::NoRun, 2)), "it has not been asked yet");
+    assert!(matches!(next(2), (Run::Unknown, 2)), "it has not been asked yet");
     listener.note_blocks(true);
-    assert!(matches!(next(0), (Run::NoRun, 0)));
+    assert!(matches!(next(0), (Run::Unknown, 0)));
     assert!(matches!(next(2), (Run::Over, 0)), "nobody is there");
     for blocks in [true, false] {
         served.tcp.set_nonblocking(!blocks).unwrap();
@@ -130,6 +130,6 @@ fn nobody_asks_whether_a_listener_blocks_for_the_next_of_a_run() {
     }
     let door = listener.door.get();
     listener.door.set(None);
-    assert!(matches!(next(2), (Run::NoRun, 2)), "the kernel may sleep");
+    assert!(matches!(next(2), (Run::Unknown, 2)), "the kernel may sleep");
     listener.door.set(door);
 }
