@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What lies together in the library: crates/beeline-preload/layout.ld.
 
-    ci/layout.py [LIBRARY]      whether each function that layout.ld names is in LIBRARY (target/release/libbeeline.so), and on how many pages
+    ci/layout.py [LIBRARY]      whether each function that layout.ld names is in LIBRARY (target/release/libbeeline.so), and on how many pages;
+                                and whether it is linked as crates/beeline-preload/build.rs says
     ci/layout.py --write        counts the calls of Redis, beanstalkd and nginx and of their clients, and writes the list anew
 
 The list has the functions that such programs call again and again, those called most first. They are counted under Valgrind
@@ -29,8 +30,6 @@ CALLS_MIN = 300
 AT_START = re.compile(r"4life(4text|4code|7objects|5start|5relay)|13beeline_guest(4proc|7process)|7beeline7loading")
 # Sections into which the code itself puts functions.
 PLACED_BY_CODE = (".text.fork", ".text.served")
-# What a compiler's start files bring along (crates/beeline-preload/build.rs).
-START_FILES = {"_init", "_fini", "__do_global_dtors_aux", "frame_dummy"}
 PAGE = 4096
 # Less is something else.
 FUNCTIONS_MIN = 500
@@ -84,8 +83,12 @@ def check(library):
     print(f"{len(wanted)} names, {len(found)} functions of {size / 1024:.0f} KiB on {len(pages)} pages")
     for pat in lost:
         print(f"nothing in {library} is called {pat}")
-    if there := START_FILES & known.keys():
-        print(f"{', '.join(sorted(there))}: has the linker been told -nostartfiles?")
+    dynamic = subprocess.run(["readelf", "-d", library], check=True, capture_output=True, text=True).stdout
+    if "(INIT)" in dynamic or "(FINI)" in dynamic:
+        print("a compiler's start files are in it: has the linker been told -nostartfiles?")
+        return 1
+    if "NODELETE" not in dynamic:
+        print("it can be unloaded, and what it has registered would stay: has the linker been told -z nodelete?")
         return 1
     # What a compiler puts into its caller has no name of its own; that depends on its version.
     if len(lost) > len(wanted) / 10 or len(wanted) < NAMES_MIN:

@@ -6,9 +6,9 @@
 //! every other time, so that neither starves. A blocking one sleeps on both, with no lock held, and never in the TCP
 //! `accept` itself: whoever finds the TCP queue ready takes from it with the accept lock ([`super::accept_lock`]), with
 //! nobody in between. To look at all queues costs a tenth of a short connection: where TCP's alone had somebody, the
-//! next [`TCP_RUN`] clients, a *run*, are looked for there first (unless one of a crowd had to wait), and nobody asks
-//! for them whether the listener blocks; a client that the app was told of is taken before any look, [`LOBBY_RUN`] in a
-//! row at most.
+//! next [`TCP_RUN`] clients, a *run*, are looked for there first (unless one of a crowd had to wait), and a listener
+//! that blocked is not asked for each of them whether it still does; a client that the app was told of is taken before
+//! any look, [`LOBBY_RUN`] in a row at most.
 //!
 //! # Clients that break the rules, or say nothing
 //!
