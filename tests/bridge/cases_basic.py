@@ -136,7 +136,7 @@ def no_common_rail():
     b.write_config()
     a.start_bridge()
     b.start_bridge()
-    until(lambda: "peer h1 is up" in a.log(), 10, "the control connection")
+    a.has_logged("peer h1 is up", seconds=10)
     why = by_tcp(a, b)
     assert why.get("bridge_no_rail") == 1, why
 

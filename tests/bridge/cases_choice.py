@@ -62,7 +62,7 @@ def a_peer_has_a_limit_of_connections():
         for host in (a, b):
             assert len([c for c in host.data()["connections"] if c["state"] == "open"]) == 5, host.name
         assert reasons(client, a) == {"bridge_full": 3}
-        assert "as many as may be (peer_connections_max)" in limited.log()
+        limited.has_logged("as many as may be (peer_connections_max)")
         client.say("")
         assert client.facts() == {"again": 8}
         client.finish()

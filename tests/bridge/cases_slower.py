@@ -26,7 +26,7 @@ def tcp_underneath_is_no_rail_unless_asked():
         host.start_bridge()
     until(lambda: all(peer["is_up"] for host in (a, b) for peer in host.status()["peers"]), 10, "the peers")
     assert not a.data()["rails"], a.data()["rails"]
-    assert "there is no rail" in a.log(), a.log()
+    a.has_logged("there is no rail")
     table = a.sh(BEELINED, "rails", "--config", str(a.config))
     assert "TCP underneath" in table, table
     _, port = b.serve("any")
@@ -59,7 +59,7 @@ def a_way_that_is_slower_goes_by_tcp():
     way = until(verdict, 20, "the verdict")
     assert way["short"]["tcp_ns"] * 1.1 < way["short"]["bridge_ns"], way
     note(f"short exchanges: {way['short']['bridge_ns'] / 1e3:.0f} us over the bridge, {way['short']['tcp_ns'] / 1e3:.0f} over TCP")
-    assert "slower than TCP for short messages" in a.log()
+    a.has_logged("slower than TCP for short messages")
     assert "TCP is faster" in a.ask_bridge("status")
     time.sleep(0.1)
     client = a.app("many", b.address, port, 30)
@@ -85,7 +85,7 @@ def a_way_that_is_slower_goes_by_tcp():
         return used
 
     until(is_wanted_and_used, 40, "the way back to the bridge")
-    assert "as fast as TCP again for short messages" in a.log(), a.log()
+    a.has_logged("as fast as TCP again for short messages")
 
 
 @case(60)
@@ -128,7 +128,7 @@ def a_peer_that_cannot_be_measured_is_used():
     client = a.app("many", b.address, port, 2)
     assert client.facts() == {"open": 2}
     until(lambda: ways(a)["trouble"], 10, "the trouble")
-    until(lambda: "cannot be compared with TCP" in a.log(), 10, "the trouble in the log")
+    a.has_logged("cannot be compared with TCP", seconds=10)
     until(lambda: "not compared" in a.ask_bridge("status"), 10, "the trouble in the status")
     assert len(a.data()["connections"]) == 2
     assert tell(client) == {"again": 2}
@@ -168,7 +168,7 @@ def a_stop_waits_for_what_stands():
         assert tell(old) == {"again": 3}, "those that stand go on"
         old.finish()
         assert drained(stopping) == 0
-        assert "3 are left" in stopping.log() and "stopped" in stopping.log()
+        stopping.has_logged("3 are left", "stopped")
         if waiting:
             _, said = waiting.communicate(timeout=10)
             assert waiting.returncode == 0 and "3 connections are left" in said, said

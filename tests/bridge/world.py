@@ -216,6 +216,11 @@ class Host:
     def log(self):
         return (self.directory / "bridge.log").read_text()
 
+    def has_logged(self, *words, seconds=5):
+        """Waits until the bridge's log has these: what it has written comes here through a pipe and a thread."""
+        for word in words:
+            until(lambda word=word: word in self.log(), seconds, f"{word!r} in the log of {self.name}'s bridge")
+
     def totals(self):
         return self.data()["totals"]
 

@@ -12,7 +12,8 @@
 //!    ([`Ledger::forget_rounds`]). All times that count are one sample.
 //! 4. The bridge is *slower* in a kind when its median, or its 95th percentile of short exchanges, is more than
 //!    [`SLOWER`] hundredths of TCP's; and no longer when neither is more than [`EQUAL`] hundredths. Between the two it
-//!    stays as it was. Before [`ROUNDS_MIN`] rounds it is not slower, or what it was when rounds were forgotten.
+//!    stays as it was. Before [`ROUNDS_MIN`] rounds it is not slower, or what it was when rounds were forgotten: then
+//!    the medians that are told are those it rests on.
 //! 5. A destination (address and port of a server) does what its last connection did: much there or much back if more
 //!    than [`MUCH_BYTES`] went that way and at a rate of more than a quarter of what was measured for it, else short
 //!    exchanges. One that is not known does short exchanges.
@@ -66,6 +67,12 @@ pub struct Times {
 /// What was measured in one round: times by [`Kind`].
 pub type Round = [Times; 3];
 
+#[derive(Clone, Copy, Debug)]
+struct Medians {
+    bridge_ns: u64,
+    tcp_ns: u64,
+}
+
 /// Medians of a kind, for the administrator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
@@ -82,8 +89,8 @@ pub struct Told {
 pub struct Ledger {
     rounds: VecDeque<Round>,
     slower: [bool; 3],
-    /// Medians over the bridge as they were last known, for rule 5.
-    usual_ns: [Option<u64>; 3],
+    /// The medians at the last verdict.
+    judged: [Option<Medians>; 3],
     /// What destinations do, the newest last.
     destinations: VecDeque<(SocketAddr, Kind)>,
     left_out: u32,
@@ -101,8 +108,8 @@ impl Ledger {
         }
         for kind in KINDS {
             let (bridge, tcp) = self.times(kind);
-            if let Some(usual_ns) = self.usual_ns.get_mut(kind as usize) {
-                *usual_ns = quantile(&bridge, 50).or(*usual_ns);
+            if let Some(judged) = self.judged.get_mut(kind as usize) {
+                *judged = medians(&bridge, &tcp).or(*judged);
             }
             let mut parts = vec![percent(&bridge, &tcp, 50)];
             if kind == Kind::Short {
@@ -146,22 +153,24 @@ impl Ledger {
         self.slower.get(kind as usize).copied().unwrap_or(false)
     }
 
-    /// The medians of a kind.
+    /// The medians that the verdict rests on, or those of what was measured before the first.
     #[must_use]
     pub fn told(&self, kind: Kind) -> Option<Told> {
-        let (bridge, tcp) = self.times(kind);
-        Some(Told { bridge_ns: quantile(&bridge, 50)?, tcp_ns: quantile(&tcp, 50)?, slower: self.is_slower(kind) })
+        let judged = self.judged.get(kind as usize).copied().flatten();
+        let Medians { bridge_ns, tcp_ns } = judged.or_else(|| {
+            let (bridge, tcp) = self.times(kind);
+            medians(&bridge, &tcp)
+        })?;
+        Some(Told { bridge_ns, tcp_ns, slower: self.is_slower(kind) })
     }
 
     /// A connection to a server has ended: so many bytes went there and came back in that time.
     pub fn ended(&mut self, server: SocketAddr, there: u64, back: u64, age_ns: u64) {
         let is_much = |kind: Kind, bytes: u64| {
-            let exchange = self
-                .told(kind)
-                .map(|told| told.bridge_ns)
-                .or_else(|| *self.usual_ns.get(kind as usize).unwrap_or(&None));
             // Before anything was measured every rate will do.
-            let due_ns = exchange.map_or(0, |ns| u128::from(ns) * u128::from(bytes) / u128::from(EXCHANGE_BYTES) * 4);
+            let due_ns = self
+                .told(kind)
+                .map_or(0, |told| u128::from(told.bridge_ns) * u128::from(bytes) / u128::from(EXCHANGE_BYTES) * 4);
             bytes > MUCH_BYTES && (due_ns == 0 || u128::from(age_ns) < due_ns)
         };
         let kind = if is_much(Kind::There, there) && there >= back {
@@ -191,6 +200,11 @@ impl Ledger {
         self.left_out = self.left_out.wrapping_add(1) % TRIAL;
         self.left_out != 0
     }
+}
+
+/// Those of times in order.
+fn medians(bridge: &[u64], tcp: &[u64]) -> Option<Medians> {
+    Some(Medians { bridge_ns: quantile(bridge, 50)?, tcp_ns: quantile(tcp, 50)? })
 }
 
 /// A quantile of times in order.
