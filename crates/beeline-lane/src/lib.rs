@@ -90,6 +90,11 @@
 //!    The writer reads the sleep behind its fence. If that is an old one, the new one's look at the tail finds what it
 //!    has published. That an end is over is told on each lane, and so is what comes when the peer has read nothing for
 //!    some bells: it may be dead.
+//! 9. Who is told of each bell once, and of none that came before ([`Sleeping::by_edges`]), may leave those where they
+//!    lie when it arms, if it may take them out by rule 7. It notes that bells lie there, for whoever arms next. They
+//!    come on top of those that rule 5 allows: armings that have left some are counted, each may draw one more, and
+//!    when there are so many as is little for a socket the next one takes them out ([`Reader::may_leave_bells`]). Who
+//!    is told of a bell and does not look at the ring has lost it.
 //!
 //! # Waking a writer
 //!
@@ -160,7 +165,7 @@ mod writer;
 pub use beeline_shm::{
     Cursor, End, INLINE_BYTES, LaneMemory, RING_BYTES_MAX, RING_BYTES_MIN, Sink, Source, WAKE_ARMED, WAKE_ORDER,
 };
-pub use reader::{Reader, Since};
+pub use reader::{Reader, Since, Sleeping};
 pub use state::{BEGIN_ARMED, RxState, TxState};
 pub use storage::{BellFault, Bells, Storage, Wake};
 pub use wake::force_peer_look;

@@ -19,6 +19,9 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// take out what a hostile one can queue would be thousands of system calls with the lock held, at each arming.
 const BELLS_MAX: u32 = 1024;
 
+/// Armings by edges in a row that leave bells lying: as many bells, and a few more. A socket holds fifteen times that.
+const BELLS_LEFT_MAX: u32 = 16;
+
 /// What counts as news for somebody about to sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Since {
@@ -26,6 +29,24 @@ pub enum Since {
     Read,
     /// A byte after this tail (edge-triggered).
     Tail(u32),
+}
+
+/// How somebody is about to sleep. By default on this lane alone, and a bell that lies there ends the sleep at once.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Sleeping {
+    /// The sleep's number, which a bell on any lane that names it ends: rule 8 of *Waking a reader* ([`crate`]). 0 is
+    /// none.
+    pub number: u64,
+    /// Whether only bells that come from now on end it: rule 9.
+    pub by_edges: bool,
+}
+
+impl Sleeping {
+    /// The sleep of this number, which each bell that lies there ends.
+    #[must_use]
+    pub const fn numbered(number: u64) -> Self {
+        Self { number, by_edges: false }
+    }
 }
 
 /// The reading half of one end. The caller holds the end's rx lock for as long as it has one.
@@ -279,28 +300,34 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
     /// # Errors
     /// A [`Fault`] of the peer. After [`Fault::Gone`], what the peer had published is still to be read.
     pub fn arm(&self, since: Since, bells: &impl Bells) -> Result<Armed, Fault> {
-        self.arm_for(since, 0, bells)
+        self.arm_for(since, Sleeping::default(), bells)
     }
 
-    /// As [`Reader::arm`], for the sleep of this number, which a bell on any lane that names it ends: rule 8 of *Waking
-    /// a reader* ([`crate`]). 0 is none.
+    /// As [`Reader::arm`], for this sleep.
     ///
     /// # Errors
     /// As there.
-    pub fn arm_for(&self, since: Since, sleep: u64, bells: &impl Bells) -> Result<Armed, Fault> {
+    pub fn arm_for(&self, since: Since, sleep: Sleeping, bells: &impl Bells) -> Result<Armed, Fault> {
         if self.news(since)?.0 {
             return Ok(Armed::Ready);
         }
         let last = self.state.read_wake.load(Relaxed);
         let mut queued = 0;
         if self.state.may_have_bells(&self.storage, self.end) {
-            queued = Self::queued(bells)?;
-            self.state.bells_queued.store(queued, Relaxed);
+            if sleep.by_edges && self.may_leave_bells() {
+                // Whatever comes of this arming, it may draw one more; and the word tells of them no longer.
+                self.state.bells_left.store(self.state.bells_left.load(Relaxed).wrapping_add(1), Relaxed);
+                self.state.note_bell();
+            } else {
+                queued = Self::queued(bells)?;
+                self.state.bells_queued.store(queued, Relaxed);
+                self.state.bells_left.store(0, Relaxed);
+            }
         }
         let wake = next_generation(last) | self.state.ordered.load(Relaxed);
         self.state.read_wake.store(wake, Relaxed);
         self.storage.set_wake(self.end, Wake::Read, wake);
-        self.name_sleep(sleep);
+        self.name_sleep(sleep.number);
         // Pairs with the fence in `Writer::wake_reader`.
         self.storage.full_fence();
         let (news, unread) = self.news(since)?;
@@ -325,6 +352,12 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
             self.storage.end_turn(self.end.peer());
         }
         Ok(Armed::Sleep)
+    }
+
+    /// Whether an arming by edges leaves bells where they lie: not when it is to take them out (rule 9).
+    #[must_use]
+    pub fn may_leave_bells(&self) -> bool {
+        self.state.bells_left.load(Relaxed) < BELLS_LEFT_MAX
     }
 
     /// A lane that is armed belongs to the sleep of this number from now on, or, if that is 0, is rung by itself. To be
@@ -354,6 +387,7 @@ impl<'a, S: Storage + Copy> Reader<'a, S> {
         let taken = bells.drain_all()?;
         self.state.bells.store(self.state.bells.load(Relaxed).wrapping_add(taken), Relaxed);
         self.state.bells_queued.store(0, Relaxed);
+        self.state.bells_left.store(0, Relaxed);
         Ok(())
     }
 

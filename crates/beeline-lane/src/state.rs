@@ -68,6 +68,8 @@ pub struct RxState {
     /// What each armed read wake word holds besides: whether stamps are wanted. Stored without a lock, and never taken
     /// back: an arming at that time may leave it out once.
     pub(crate) ordered: AtomicU32,
+    /// Armings that have left bells lying, since some were taken out.
+    pub(crate) bells_left: AtomicU32,
     /// The number of the sleep that a bell would end, as the lane says it; 0 for none that has one.
     pub(crate) sleep: AtomicU64,
 }

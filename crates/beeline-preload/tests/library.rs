@@ -199,6 +199,7 @@ cases! { clones:
 cases! { handlers:
     handlers_read_back_as_installed
     handlers_run_with_what_was_sent
+    a_wait_that_was_jumped_out_of_tells_again
     a_handler_may_jump_out_of_a_call
     a_handler_that_jumps_leaves_a_message_as_it_was
     a_splice_leaves_nothing_behind_when_jumped_out_of
@@ -456,6 +457,7 @@ cases! { told:
 cases! { waits:
     a_look_finds_that_the_peer_has_ended
     who_waits_for_more_than_there_is_sleeps
+    who_watches_a_set_that_was_slept_upon_sleeps
     a_set_that_was_ready_in_vain_tells_once
     a_client_is_there_for_who_was_told_of_it;
 }

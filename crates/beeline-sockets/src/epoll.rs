@@ -29,7 +29,8 @@
 //!    If hot lanes filled the app's array the last time, the kernel is asked first.
 //! 8. A bell that finds its lane hot already would be told at each look. If nobody sleeps on the lane it is taken out;
 //!    so are the bells of what has been read before a wait sleeps, and that of a member that has been told its one shot
-//!    ([`bells`]).
+//!    ([`bells`]). Of a lane that the kernel watches by edges, because the app asked for it or as a thread has slept
+//!    upon it for a while, they stay where they are ([`lying`]).
 //! 9. A fault of a peer may change every set that watches it, so none may be locked when it is answered. What is found
 //!    under a lock is noted (`faults`): its lane becomes hot. It is answered when no lock is held; no wait sleeps
 //!    before, nor while another thread answers one.
@@ -54,6 +55,7 @@ mod kernel_events;
 mod limits;
 mod listeners;
 mod look;
+mod lying;
 mod nested;
 mod order;
 mod readiness;

@@ -16,7 +16,7 @@ mod spin;
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::Armed;
+use beeline_lane::{Armed, Sleeping};
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, pollfd};
 
 use held::{Held, is_urgent_alone};
@@ -468,7 +468,9 @@ fn arm(fds: &[pollfd], held: &Held<'_>, sleep: u64) -> Armed {
         let armed = match desc.kind() {
             // It came after what is held was held: others are to see that somebody sleeps on it.
             Kind::Lane | Kind::Epoll if !held.holds(index, desc) => Armed::Ready,
-            Kind::Lane => arm_pinned(entry.fd, desc, entry.events, Sleeper { users: &POLLER, sleep }),
+            Kind::Lane => {
+                arm_pinned(entry.fd, desc, entry.events, Sleeper { users: &POLLER, sleep: Sleeping::numbered(sleep) })
+            }
             Kind::Epoll => epoll::cool(desc),
             _ => Armed::Sleep,
         };

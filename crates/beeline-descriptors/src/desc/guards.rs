@@ -10,7 +10,7 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use beeline_lane::{Armed, Bells, Fault, LaneMemory, Reader, Since, Writer};
+use beeline_lane::{Armed, Bells, Fault, LaneMemory, Reader, Since, Sleeping, Writer};
 
 use super::{Desc, Pin};
 use crate::anchor::{Anchor, Hasty};
@@ -314,15 +314,15 @@ impl RxGuard {
     /// Those of [`Reader::arm`].
     #[inline]
     pub fn arm(&self, since: Since, bells: &impl Bells) -> Result<Armed, Fault> {
-        self.arm_for(since, 0, bells)
+        self.arm_for(since, Sleeping::default(), bells)
     }
 
-    /// As [`RxGuard::arm`], for the sleep of this number ([`Reader::arm_for`]).
+    /// As [`RxGuard::arm`], for this sleep ([`Reader::arm_for`]).
     ///
     /// # Errors
     /// Those of [`Reader::arm`].
     #[inline]
-    pub fn arm_for(&self, since: Since, sleep: u64, bells: &impl Bells) -> Result<Armed, Fault> {
+    pub fn arm_for(&self, since: Since, sleep: Sleeping, bells: &impl Bells) -> Result<Armed, Fault> {
         let armed = self.reader().arm_for(since, sleep, bells)?;
         Ok(if ending::hears_of_end(self.desc, self.side) { Armed::Ready } else { armed })
     }

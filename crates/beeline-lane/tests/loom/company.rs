@@ -1,6 +1,6 @@
 //! Who sleeps on two lanes at once is rung on one of them (rule 8 of waking a reader).
 
-use beeline_lane::{Armed, End, Since, Sink, Storage};
+use beeline_lane::{Armed, End, Since, Sink, Sleeping, Storage};
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
 use loom::sync::atomic::Ordering::SeqCst;
@@ -16,30 +16,39 @@ struct Sleeper {
     /// Lanes that were armed and have had no news since.
     cold: [bool; 2],
     number: u64,
+    /// Told of each bell once, it leaves them where they lie.
+    by_edges: bool,
 }
 
 impl Sleeper {
     fn new(lanes: &[Arc<Lane>; 2], set: &Arc<Set>) -> Sleeper {
         let ends = [0, 1].map(|index| Holder::new(&lanes[index], End::Server));
-        Sleeper { ends, set: set.clone(), cold: [false; 2], number: 0 }
+        Sleeper { ends, set: set.clone(), cold: [false; 2], number: 0, by_edges: false }
     }
 
-    /// Reads until a byte has come on each of these lanes.
-    fn receive(mut self, wanted: &[usize]) {
+    fn by_edges(lanes: &[Arc<Lane>; 2], set: &Arc<Set>) -> Sleeper {
+        Sleeper { by_edges: true, ..Sleeper::new(lanes, set) }
+    }
+
+    /// Reads until so many bytes have come on each lane.
+    fn receive(mut self, wanted: [usize; 2]) {
         let mut got = [0; 2];
         loop {
             for (index, got) in got.iter_mut().enumerate() {
                 *got += self.read(index);
             }
-            if wanted.iter().all(|index| got[*index] != 0) {
+            if got.iter().zip(wanted).all(|(got, wanted)| *got >= wanted) {
                 return;
             }
             if self.arm_all() {
                 continue;
             }
-            self.set.sleep_until_rung(&self.ends);
-            for (end, cold) in self.ends.iter().zip(&mut self.cold) {
-                if end.has_bells() {
+            let told = match self.by_edges {
+                true => self.set.sleep_until_told(&self.ends),
+                false => self.set.sleep_until_rung(&self.ends),
+            };
+            for ((end, cold), told) in self.ends.iter().zip(&mut self.cold).zip(told) {
+                if told {
                     end.side().rx.note_bell();
                     *cold = false;
                 }
@@ -60,6 +69,7 @@ impl Sleeper {
     /// Names a new sleep in both. Whether there is news.
     fn arm_all(&mut self) -> bool {
         self.number += 1;
+        let by_edges = self.by_edges;
         let number = |end: &Holder| if end.lane.visited.load(SeqCst) { 0 } else { self.number };
         for (end, _) in self.ends.iter().zip(self.cold).filter(|(_, cold)| *cold) {
             end.reading(|reader| {
@@ -74,7 +84,8 @@ impl Sleeper {
             *cold = if *cold {
                 end.reading(|reader| !reader.has_news())
             } else {
-                end.reading(|reader| reader.arm_for(Since::Read, number(end), end)) == Ok(Armed::Sleep)
+                end.reading(|reader| reader.arm_for(Since::Read, Sleeping { number: number(end), by_edges }, end))
+                    == Ok(Armed::Sleep)
             };
             news |= !*cold;
         }
@@ -103,7 +114,25 @@ fn a_bell_on_one_lane_tells_of_both() {
             assert!(first.send(&[1]));
             assert!(second.send(&[2]));
         });
-        sleeper.receive(&[0, 1]);
+        sleeper.receive([1, 1]);
+        thread.join().unwrap();
+    });
+}
+
+/// The second time, too, when bells of the first lie in both.
+#[test]
+fn a_bell_on_one_lane_tells_of_both_by_edges() {
+    check(2, || {
+        let (lanes, set) = lanes();
+        let [first, second] = writers(&lanes);
+        let sleeper = Sleeper::by_edges(&lanes, &set);
+        let thread = thread::spawn(move || {
+            for _ in 0..2 {
+                assert!(first.send(&[1]));
+                assert!(second.send(&[2]));
+            }
+        });
+        sleeper.receive([2, 2]);
         thread.join().unwrap();
     });
 }
@@ -114,7 +143,7 @@ fn threads_of_one_process_ring_for_each_other() {
         let (lanes, set) = lanes();
         let sleeper = Sleeper::new(&lanes, &set);
         let threads = writers(&lanes).map(|writer| thread::spawn(move || assert!(writer.send(&[1]))));
-        sleeper.receive(&[0, 1]);
+        sleeper.receive([1, 1]);
         for thread in threads {
             thread.join().unwrap();
         }
@@ -143,7 +172,7 @@ fn who_arms_one_of_the_lanes_by_itself_wakes_the_sleeper() {
             visitor.side().rx.note_bell();
             let (Armed::Ready | Armed::Sleep) = visitor.reading(|reader| reader.arm(Since::Read, &visitor)).unwrap();
         });
-        sleeper.receive(&[1]);
+        sleeper.receive([0, 1]);
         writing.join().unwrap();
         visiting.join().unwrap();
     });

@@ -110,10 +110,23 @@ impl Set {
         self.changed.notify_all();
     }
 
-    /// `epoll_wait(2)`: sleeps until there is a bell for one of these, or somebody wakes it.
-    pub fn sleep_until_rung(&self, ends: &[Holder]) {
+    /// `epoll_wait(2)`: sleeps until there is a bell for one of these, or somebody wakes it. Which of them it tells of.
+    pub fn sleep_until_rung(&self, ends: &[Holder]) -> Vec<bool> {
+        self.sleep_until(ends, Holder::has_bells)
+    }
+
+    /// The same by edges: of a bell it tells once.
+    pub fn sleep_until_told(&self, ends: &[Holder]) -> Vec<bool> {
+        self.sleep_until(ends, Holder::takes_edge)
+    }
+
+    fn sleep_until(&self, ends: &[Holder], tells: impl Fn(&Holder) -> bool) -> Vec<bool> {
         let mut woken = self.woken.lock().unwrap();
-        while !std::mem::take(&mut *woken) && !ends.iter().any(Holder::has_bells) {
+        loop {
+            let told: Vec<bool> = ends.iter().map(&tells).collect();
+            if std::mem::take(&mut *woken) || told.contains(&true) {
+                return told;
+            }
             woken = self.changed.wait(woken).unwrap();
         }
     }
@@ -365,6 +378,12 @@ impl Holder {
 
     pub fn has_bells(&self) -> bool {
         self.lane.kernel.lock().unwrap().ends[self.end as usize].queued != 0
+    }
+
+    /// What a set that watches this end by edges is told.
+    pub fn takes_edge(&self) -> bool {
+        let me = &mut self.lane.kernel.lock().unwrap().ends[self.end as usize];
+        std::mem::take(&mut me.edge) && me.queued != 0
     }
 
     pub fn word(&self, end: End, wake: Wake) -> &AtomicU32 {

@@ -1,6 +1,6 @@
 //! Whoever sleeps is woken for what it waits for.
 
-use beeline_lane::{Armed, End, Since, flags};
+use beeline_lane::{Armed, End, Since, Sink, Sleeping, flags};
 use loom::thread;
 
 use super::calls::Ended;
@@ -246,6 +246,72 @@ fn an_edge_triggered_waiter_learns_of_news_beside_unread_data() {
             }
             reported = waiter.reading(|reader| reader.tail());
         }
+        thread.join().unwrap();
+    });
+}
+
+/// Reads as whoever is told of each bell once, and leaves the bells where they lie (rule 9 of waking a reader).
+fn receive_by_edges(reader: &Holder, count: usize) -> Vec<u8> {
+    let by_edges = Sleeping { number: 0, by_edges: true };
+    let mut got = Vec::new();
+    while got.len() < count {
+        let mut bytes = [0; 4];
+        match reader.reading(|half| half.read(Sink::from(&mut bytes[..]), reader)).unwrap() {
+            0 if reader.reading(|half| half.arm_for(Since::Read, by_edges, reader)) == Ok(Armed::Sleep) => {
+                reader.sleep_edge();
+                reader.side().rx.note_bell();
+            }
+            length => got.extend_from_slice(&bytes[..length]),
+        }
+    }
+    got
+}
+
+#[test]
+fn who_is_told_of_each_bell_once_may_leave_it_where_it_lies() {
+    check(3, || {
+        let lane = Lane::new();
+        let writer = Holder::new(&lane, End::Client);
+        let thread = thread::spawn(move || {
+            for byte in 1..4 {
+                assert!(writer.send(&[byte]));
+            }
+        });
+        assert_eq!(receive_by_edges(&Holder::new(&lane, End::Server), 3), [1, 2, 3]);
+        thread.join().unwrap();
+    });
+}
+
+/// What it has left there is counted by whoever arms next, who sleeps as long as any lies there.
+#[test]
+fn bells_that_were_left_wake_nobody_else_for_ever() {
+    check(3, || {
+        let lane = Lane::new();
+        let writer = Holder::new(&lane, End::Client);
+        let thread = thread::spawn(move || {
+            for byte in 1..4 {
+                assert!(writer.send(&[byte]));
+            }
+        });
+        let server = Holder::new(&lane, End::Server);
+        let mut bytes = receive_by_edges(&server, 1);
+        bytes.extend(server.recv_all(3 - bytes.len()).0);
+        assert_eq!(bytes, [1, 2, 3]);
+        thread.join().unwrap();
+    });
+}
+
+/// Bells that lie there keep the writer plugged, and the reader takes all but one of them out for it.
+#[test]
+fn a_writer_finds_room_beside_bells_that_were_left() {
+    check(2, || {
+        let lane = Lane::new();
+        let writer = Holder::new(&lane, End::Client);
+        let thread = thread::spawn(move || {
+            assert!(writer.send(&[0]));
+            assert!(writer.send(&stream(1..20)));
+        });
+        assert_eq!(receive_by_edges(&Holder::new(&lane, End::Server), 20), stream(0..20));
         thread.join().unwrap();
     });
 }

@@ -5,8 +5,10 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/time.h>
 
@@ -290,11 +292,71 @@ static void who_aborts_ends_so(void) {
     }
 }
 
+/* What the kernel tells a thread that jumps out of its call is told again, by level. The thread is woken by a byte, and has a signal before it
+   runs: so it jumps when the kernel has told it, and before it has looked. */
+static struct {
+    pthread_t sleeper;
+    pid_t thread;
+    int from;
+    int signals;
+    sem_t asked;
+} waker;
+
+static void *wake(void *unused) {
+    for (;;) {
+        CHECK(sem_wait(&waker.asked) == 0);
+        await_asleep(waker.thread);
+        CHECK(send(waker.from, "x", 1, 0) == 1);
+        if (waker.signals) CHECK(pthread_kill(waker.sleeper, SIGUSR1) == 0);
+    }
+    return unused;
+}
+
+static int sleeps_on(int set, int from, int signals) {
+    struct epoll_event event;
+    waker.from = from;
+    waker.signals = signals;
+    CHECK(sem_post(&waker.asked) == 0);
+    return epoll_wait(set, &event, 1, -1);
+}
+
+static void a_wait_that_was_jumped_out_of_tells_again(void) {
+    struct sched_param none = {0};
+    pthread_t thread;
+    stay_on_one_cpu();
+    signal(SIGUSR1, jump);
+    waker.sleeper = pthread_self();
+    waker.thread = gettid();
+    CHECK(sem_init(&waker.asked, 0, 0) == 0 && pthread_create(&thread, NULL, wake, NULL) == 0);
+    /* Who wakes this thread goes on. */
+    CHECK(sched_setscheduler(0, SCHED_IDLE, &none) == 0);
+    for (int round = 0; round < 5; round++) {
+        int ends[2], set = epoll_create1(EPOLL_CLOEXEC);
+        char byte;
+        pair(ends);
+        struct epoll_event event = {.events = EPOLLIN};
+        CHECK(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, ends[1], &event) == 0);
+        for (int sleeps = 0; sleeps < 12; sleeps++) {
+            CHECK(sleeps_on(set, ends[0], 0) == 1);
+            CHECK(recv(ends[1], &byte, 1, 0) == 1);
+        }
+        if (sigsetjmp(out, 1) == 0) {
+            sleeps_on(set, ends[0], 1);
+            CHECK(!"it was to jump");
+        }
+        CHECK(epoll_wait(set, &event, 1, 5000) == 1);
+        CHECK(recv(ends[1], &byte, 1, 0) == 1 && epoll_wait(set, &event, 1, 0) == 0);
+        CHECK(sleeps_on(set, ends[0], 0) == 1);
+        CHECK(close(set) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0);
+    }
+}
+
 static const struct guest_case CASES[] = {
     CASE(handlers_read_back_as_installed),
     CASE(handlers_run_with_what_was_sent),
     CASE(a_handler_may_jump_out_of_a_call),
     CASE(a_handler_that_jumps_leaves_a_message_as_it_was),
+    CASE(a_wait_that_was_jumped_out_of_tells_again),
     CASE(a_splice_leaves_nothing_behind_when_jumped_out_of),
     CASE(a_cancelled_thread_leaves_a_message_as_it_was),
     CASE(who_is_told_to_abort_may_do_as_he_likes),

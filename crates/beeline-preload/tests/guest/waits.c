@@ -101,6 +101,41 @@ static void who_waits_for_more_than_there_is_sleeps(void) {
     }
 }
 
+static void *sends_many(void *unused) {
+    for (int i = 0; i < 20; i++) {
+        usleep(3000);
+        CHECK(send(to_send, "x", 1, 0) == 1);
+    }
+    return unused;
+}
+
+/* Bells that were left in the connections of a set wake nobody who looks at it from outside, where it has members of the kernel's own, too. */
+static void who_watches_a_set_that_was_slept_upon_sleeps(void) {
+    for (int way = 0; way < 6; way++) {
+        int ends[2], own[2], set = epoll_create1(EPOLL_CLOEXEC), around = epoll_create1(EPOLL_CLOEXEC);
+        struct epoll_event event = {.events = EPOLLIN | (way >= 3 ? EPOLLET : 0)}, of_set = {.events = EPOLLIN};
+        struct pollfd look = {set, POLLIN, 0};
+        struct timeval limit = {0, 300000};
+        char byte;
+        pthread_t thread;
+        fd_set looked_at;
+        pair(ends);
+        CHECK(pipe(own) == 0 && epoll_ctl(set, EPOLL_CTL_ADD, ends[1], &event) == 0 && epoll_ctl(set, EPOLL_CTL_ADD, own[0], &event) == 0);
+        to_send = ends[0];
+        CHECK(pthread_create(&thread, NULL, sends_many, NULL) == 0);
+        for (int got = 0; got < 20; got += recv(ends[1], &byte, 1, 0)) CHECK(epoll_wait(set, &event, 1, 5000) == 1);
+        CHECK(pthread_join(thread, NULL) == 0 && epoll_wait(set, &event, 1, 30) == 0);
+        long before = switches();
+        FD_ZERO(&looked_at);
+        FD_SET(set, &looked_at);
+        if (way % 3 == 0) CHECK(poll(&look, 1, 300) == 0);
+        if (way % 3 == 1) CHECK(select(set + 1, &looked_at, NULL, NULL, &limit) == 0);
+        if (way % 3 == 2) CHECK(epoll_ctl(around, EPOLL_CTL_ADD, set, &of_set) == 0 && epoll_wait(around, &event, 1, 300) == 0);
+        CHECK(switches() - before <= 100);
+        CHECK(close(set) == 0 && close(around) == 0 && close(own[0]) == 0 && close(own[1]) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0);
+    }
+}
+
 static int outer, told[2], go_on[2];
 
 static void *waits_on_outer(void *unused) {
@@ -203,6 +238,7 @@ static void a_client_is_there_for_who_was_told_of_it(void) {
 static const struct guest_case CASES[] = {
     CASE(a_look_finds_that_the_peer_has_ended),
     CASE(who_waits_for_more_than_there_is_sleeps),
+    CASE(who_watches_a_set_that_was_slept_upon_sleeps),
     CASE(a_set_that_was_ready_in_vain_tells_once),
     CASE(a_client_is_there_for_who_was_told_of_it),
 };

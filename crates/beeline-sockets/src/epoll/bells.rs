@@ -6,6 +6,8 @@
 //! | a wait that sleeps alone arms ([`super::company::arms_alone`]) | the member, if its ring has been read: there is no bell to count then |
 //! | a member is told its one shot (`EPOLLONESHOT`) | that one: who asks for the next shot arms it |
 //!
+//! In the first two cases not of a member that the kernel tells of by edges ([`super::lying`]).
+//!
 //! The bell of bytes that are unread stays where others may see the set: nothing else tells of them there. A program
 //! that this one becomes, with the set and the connection, is not thought of: it is not told by the set of what was
 //! told and not read before.

@@ -12,8 +12,8 @@ use super::listeners::{hidden_of, watch_hidden};
 use super::nested::call_off;
 use super::readiness::readiness;
 use super::registration::{
-    EPOLLEXCLUSIVE, asked_of_kernel, comes_from_agent, deregister, end_standing_if_exclusive, expose, park, tell_again,
-    unpark, unpark_all, unpark_namesakes, unpark_number, watch,
+    EPOLLEXCLUSIVE, asked_of_kernel, comes_from_agent, deregister, end_standing_if_exclusive, expose, make_ghost, park,
+    tell_again, unpark, unpark_all, unpark_namesakes, unpark_number, watch, watch_by_level,
 };
 use super::set::{Entry, SETS, Set, is_shared, set_of};
 use super::waker::{WAKER, wake_sleeper};
@@ -351,6 +351,7 @@ pub fn leave_sets() {
     copies::tell_all_before();
     every_set(|epfd, set| {
         unpark_all(epfd, set);
+        watch_by_level(epfd, set, |_, _| ());
         if set.has_waker.load(Relaxed)
             && let Some(waker) = WAKER.get()
         {
@@ -384,7 +385,7 @@ pub fn forget(fd: i32, desc: &'static Desc) {
     let mut is_ghost = false;
     sets_with(fd, desc, |epfd, set, entry| {
         disturb(epfd, set, entry);
-        set.make_ghost(fd);
+        make_ghost(epfd, set, fd);
         is_ghost = true;
     });
     // Nobody can take that out of the kernel's set, so the file is not kept.

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use beeline_lane::{Armed, Fault, flags};
+use beeline_lane::{Armed, Fault, Sleeping, flags};
 
 use super::behind::arm_from_now;
 use super::company;
@@ -10,6 +10,7 @@ use super::copies;
 use super::events::{ARRIVAL, EPOLLET, EPOLLOUT, EPOLLPRI, READABLE, WRITABLE};
 use super::faults::{ANSWERS_BEGUN, ANSWERS_OPEN, answer_faults, is_troubled, mark_troubled, note_fault};
 use super::limits::{ARMINGS, NESTS_MAX};
+use super::lying;
 use super::readiness::{self, readiness};
 use super::registration::{deregister_dead, expose, make_exact, takes_no_bells, watch};
 use super::set::{Entry, Set, open_fd, set_of, tail};
@@ -224,11 +225,18 @@ pub(super) fn arm_entry(
         // The bell of this sleep may lie there, and to arm the lane again takes it out.
         return Armed::Ready;
     }
-    let alone = company::arms_alone(set).map(|users| Sleeper { users, sleep });
-    arm_for(open_fd(fd, desc), desc, interest, since, out, alone).unwrap_or_else(|fault| {
+    let alone = company::arms_alone(set).map(|users| {
+        let sleep = Sleeping { number: sleep, by_edges: lying::may_leave_bells(entry) };
+        Sleeper { users, sleep }
+    });
+    let armed = arm_for(open_fd(fd, desc), desc, interest, since, out, alone).unwrap_or_else(|fault| {
         note_fault(set, fd, entry, fault);
         Armed::Ready
-    })
+    });
+    if alone.is_some() && armed == Armed::Sleep {
+        lying::note_sleep(epfd, set, fd, entry);
+    }
+    armed
 }
 
 /// Whether an entry that asks for room, and had none to report when it was judged, is to be told of it. There may be

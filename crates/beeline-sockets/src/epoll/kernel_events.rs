@@ -9,9 +9,10 @@ use super::events::{EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT};
 use super::faults::hear;
 use super::limits::LOOK_TICKS_MIN;
 use super::listeners::{arm_pair_again, disarm_pair};
+use super::lying;
 use super::nested::{any_own_ready, any_ready};
 use super::order::KernelEvents;
-use super::readiness::edge_sum;
+use super::readiness::{edge_sum, readiness};
 use super::registration::{deregister_dead, make_exact, pause, pause_hung, was_parked};
 use super::set::{Entry, Set};
 use super::set::{is_shared, knows_all_members, open_fd, set_of};
@@ -64,7 +65,8 @@ struct News {
     stamp: Option<u64>,
     /// Whether room was told of that there is not.
     in_vain: bool,
-    /// Whether the kernel may have meant the anchor of a lane, which has something to report.
+    /// Whether the kernel may have meant the anchor of a lane, which has something to report, where it may have meant
+    /// another member, too.
     is_due: bool,
 }
 
@@ -201,7 +203,7 @@ impl Call {
         }
         // One that has fired is watched until it was told of in vain.
         let watched = entry.registered.events().unwrap_or(!0) | EPOLLHUP | libc::EPOLLERR as u32;
-        news.is_due |= events & event.events & watched & !stays(entry, desc) != 0;
+        news.is_due |= members != 1 && events & event.events & watched & !stays(self.set, entry, desc) != 0;
         if knows_all_members(self.set) {
             desc.pace.look(ticks());
         }
@@ -230,7 +232,7 @@ impl Call {
             news.in_vain |= events & libc::EPOLLOUT as u32 != 0 && !dead && io::room_is_untold(desc);
             if events & EPOLLIN != 0 {
                 desc.side().rx.note_bell();
-                news.rung = Some((fd, desc)).filter(|_| was_hot);
+                news.rung = Some((fd, desc)).filter(|_| was_hot && !lying::is_told_once(entry));
             }
         }
         let grave = events & !(EPOLLIN | libc::EPOLLOUT as u32);
@@ -282,11 +284,16 @@ impl Call {
     }
 }
 
-/// What the anchor of a member shows for ever: that both of its halves are shut, or that nothing more is to be read.
-fn stays(entry: &Entry, desc: &Desc) -> u32 {
+/// What the anchor of a member shows whatever happens: that both of its halves are shut, that nothing more is to be
+/// read, or bells that were left there.
+fn stays(set: &Set, entry: &Entry, desc: &Desc) -> u32 {
     let side = desc.side();
     let is_read = side.is(state::PEER_FIN | state::SHUT_RD) && io::unread_hint(desc, side) == 0;
-    let over = if is_read { EPOLLIN | libc::EPOLLRDHUP as u32 } else { 0 };
+    let over = match is_read {
+        true => EPOLLIN | libc::EPOLLRDHUP as u32,
+        false if lying::may_be_told_once(entry) && readiness(set, entry, 0) == 0 => EPOLLIN,
+        false => 0,
+    };
     if entry.hung.load(Relaxed) { over | EPOLLHUP } else { over }
 }
 

@@ -6,6 +6,7 @@ use beeline_stats::Counter;
 
 use super::company;
 use super::limits::{BUSY_WAITS, FEW_WAITS, LOOK_TICKS_MAX, LOOK_TICKS_MIN, QUIET_LOOKS};
+use super::lying::begin_asking;
 use super::readiness::readiness;
 use super::set::NIL;
 use super::wait::Call;
@@ -87,8 +88,12 @@ impl Call {
             let (filled, room) = (self.filled, self.max - self.filled);
             let parked = self.set.parked.load(Relaxed);
             self.departures = self.set.departed.count();
+            begin_asking(self.epfd, self.set);
             // SAFETY: filled <= max, so the rest of the app's array is writable for that many events.
-            let count = unsafe { kernel::epoll_now(self.epfd, self.events.add(filled), room as i32) }?;
+            let told = unsafe { kernel::epoll_now(self.epfd, self.events.add(filled), room as i32) };
+            let heated = told.is_ok_and(|count| count != 0 && self.translate(count));
+            self.set.edged.has_asked();
+            let count = told?;
             self.set.tells_at_once.store(count != 0, Relaxed);
             let news = self.look_at_company();
             if count == 0 {
@@ -96,7 +101,7 @@ impl Call {
                 if !news {
                     self.rest();
                 }
-            } else if self.translate(count) || self.own.is_some() {
+            } else if heated || self.own.is_some() {
                 self.harvest();
             }
             if news {

@@ -9,9 +9,10 @@
 //!    one of the app's data, by which the kernel's events are known.
 //! 2. The kernel may be told more: a change that asks for nothing more is kept from it. Of edges and exclusive members
 //!    it is told exactly what is asked; only a change that changes nothing is kept from it. Members of one shot it
-//!    watches by edges, so that each bell wakes one of several threads, and may be told more of them.
+//!    watches by edges, so that each bell wakes one of several threads, and may be told more of them. Members that are
+//!    edged ([`super::lying`]) it watches by edges as well.
 //! 3. `EPOLL_CTL_DEL` may leave the kernel's registration behind. The member is *parked*: to the app it is not there,
-//!    and `EPOLL_CTL_ADD` goes on with what the kernel knows. Only what is watched by level is parked.
+//!    and `EPOLL_CTL_ADD` goes on with what the kernel knows. Only what the kernel watches by level is parked.
 //! 4. The first event of a parked member takes it out of the kernel's set, and the first event beyond what is asked of
 //!    a member makes the kernel's registration exact. So neither ends a second sleep, and none reaches the app.
 //! 5. All this holds for a set whose kernel side nobody else can see ([`Set::is_private`]): made since the last `fork`
@@ -54,7 +55,7 @@ use beeline_lane::flags;
 
 pub(super) const EPOLLEXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 /// Registrations with any of these are exactly what was asked.
-const EXACT: u32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | libc::EPOLLWAKEUP as u32;
+pub(super) const EXACT: u32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | libc::EPOLLWAKEUP as u32;
 
 /// What the kernel is to watch an entry's fd for.
 fn wanted(set: &Set, fd: i32, entry: &Entry) -> u32 {
@@ -74,6 +75,9 @@ fn wanted(set: &Set, fd: i32, entry: &Entry) -> u32 {
     // One-shot is ours to keep: the kernel's would end the watch at the first bell. A bell by level would wake another
     // thread that sleeps on the set as soon as one has taken it, for what has fired by then.
     if events & (EPOLLONESHOT | EPOLLEXCLUSIVE) == EPOLLONESHOT && set.is_private() {
+        events |= EPOLLET;
+    }
+    if entry.edged.load(Relaxed) && events & EXACT == 0 && !awaits_room {
         events |= EPOLLET;
     }
     events &= !(EPOLLONESHOT | WRITABLE | EPOLLRDNORM | EPOLLPRI);
@@ -117,8 +121,10 @@ pub(super) fn asked_of_kernel(events: u32, desc: Option<&Desc>) -> u32 {
 
 /// Whether a kernel that was told `told` of an entry need not be told `wanted`.
 fn covers(entry: &Entry, told: u32, wanted: u32) -> bool {
-    // An edge beyond what a shot was asked for is not missed: each shot that is asked for is judged anew.
-    let apart = if entry.events.load(Relaxed) & EPOLLONESHOT != 0 { EPOLLET } else { 0 };
+    // An edge beyond what a shot was asked for is not missed: each shot that is asked for is judged anew. Nor is one
+    // that is ours.
+    let is_apart = entry.events.load(Relaxed) & EPOLLONESHOT != 0 || entry.edged.load(Relaxed);
+    let apart = if is_apart { EPOLLET } else { 0 };
     let is_alike = (told | wanted) & EXACT & !apart == 0 && (told ^ wanted) & apart == 0;
     told == wanted || is_alike && told & wanted == wanted
 }
@@ -165,6 +171,35 @@ pub(super) fn pause_hung(epfd: i32, fd: i32, entry: &Entry) {
     if entry.registered.events() != Some(EPOLLONESHOT) || entry.registered.is_doubted() {
         pause(epfd, fd, entry);
     }
+}
+
+/// No member is edged any more; `f` is called for each that was. The set is locked.
+pub(super) fn watch_by_level(epfd: i32, set: &Set, f: impl Fn(i32, &Entry)) {
+    if !set.edged.any.load(Relaxed) {
+        return;
+    }
+    set.edged.any.store(false, Relaxed);
+    set.for_each_entry(|fd, entry| {
+        if entry.edged.load(Relaxed) {
+            end_edges(epfd, set, fd, entry);
+            f(fd, entry);
+        }
+    });
+}
+
+/// The number of a member is about to be closed while its file stays open. By that number the kernel can be told
+/// nothing then, so it is not edged any more. The set is locked.
+pub(super) fn make_ghost(epfd: i32, set: &Set, fd: i32) {
+    if let Some(entry) = set.find(fd).filter(|entry| entry.edged.load(Relaxed)) {
+        end_edges(epfd, set, fd, entry);
+    }
+    set.make_ghost(fd);
+}
+
+fn end_edges(epfd: i32, set: &Set, fd: i32, entry: &Entry) {
+    entry.edged.store(false, Relaxed);
+    entry.sleeps.store(0, Relaxed);
+    tell_again(epfd, set, fd, entry);
 }
 
 /// The kernel may have been told something else of an entry than the table says: it is told that again. The set is
@@ -290,9 +325,16 @@ pub fn expose(desc: &Desc) {
         let _guard = set.lock.lock();
         set.exposed.store(true, Relaxed);
         set.for_each_entry(|_, entry| entry.desc().into_iter().for_each(|desc| desc.portion.lift()));
-        disband_and_wake(desc.fd.load(Relaxed), set);
-        unpark_all(desc.fd.load(Relaxed), set);
+        be_seen(desc.fd.load(Relaxed), set);
     }
+}
+
+/// Others may have the kernel's side of a set, or see it, from now on. The set is locked.
+fn be_seen(epfd: i32, set: &Set) {
+    disband_and_wake(epfd, set);
+    unpark_all(epfd, set);
+    // The next who sleeps takes out what lies there: a kernel that watches by level would tell of it for ever.
+    watch_by_level(epfd, set, |fd, entry| set.make_hot(fd, entry));
 }
 
 /// Whether a set stays open in a program that this one becomes or starts (`FD_CLOEXEC`): said before the kernel is told
@@ -327,16 +369,12 @@ pub(crate) fn is_handed_on(desc: &Desc) -> bool {
 fn hand_set_on(desc: &Desc, set: &Set) {
     copies::tell_those_before(set);
     set.handed_on.store(true, Relaxed);
-    disband_and_wake(desc.fd.load(Relaxed), set);
-    unpark_all(desc.fd.load(Relaxed), set);
+    be_seen(desc.fd.load(Relaxed), set);
 }
 
 /// Before a `fork`, which has been counted already: no set is private any more.
 pub fn before_fork() {
     if all::is_any() {
-        every_set(|epfd, set| {
-            disband_and_wake(epfd, set);
-            unpark_all(epfd, set);
-        });
+        every_set(be_seen);
     }
 }

@@ -12,6 +12,7 @@
 
 mod company;
 mod departed;
+mod edged;
 mod entry;
 mod fault_cell;
 mod ghosts;
@@ -37,6 +38,7 @@ use crate::wait::{Budget, Mode, SpinState};
 
 pub use company::{COMPANY_MAX, Companion, Company};
 pub use departed::Departed;
+pub use edged::Edged;
 pub use entry::Entry;
 pub use fault_cell::FaultCell;
 pub use hands::Hands;
@@ -74,6 +76,8 @@ pub struct Set {
     pub lock: Lock,
     /// Threads of this process that sleep in the kernel on this set.
     pub sleepers: AtomicU32,
+    /// Members that the kernel watches by edges for us.
+    pub edged: Edged,
     /// Whether some entry has a fault to be dealt with.
     pub troubled: AtomicBool,
     /// Whether the waker is a member of the kernel's set.
@@ -175,6 +179,7 @@ impl Set {
         self.owner.store(Some(owner), Relaxed);
         self.for_each_entry(|_, entry| entry.used.store(false, Relaxed));
         self.sleepers.store(0, Relaxed);
+        self.edged.begin();
         self.troubled.store(false, Relaxed);
         self.has_waker.store(false, Relaxed);
         self.ghosts.store(0, Relaxed);
@@ -268,6 +273,8 @@ impl Set {
         entry.companion.begin();
         entry.dead.store(false, Relaxed);
         entry.hung.store(false, Relaxed);
+        entry.edged.store(false, Relaxed);
+        entry.sleeps.store(0, Relaxed);
         entry.kernel_out.store(false, Relaxed);
         entry.known_room.store(false, Relaxed);
         entry.registered.forget();

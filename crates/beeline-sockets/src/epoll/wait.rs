@@ -11,6 +11,7 @@ use super::cool::{cool_behind, cool_entry, cool_for_sleep};
 use super::events::{EPOLLET, EPOLLONESHOT};
 use super::faults::answer_faults;
 use super::limits::{AT_ONCE_TICKS, IDLE_LOOKS};
+use super::lying::begin_asking;
 use super::nested::any_ready;
 use super::order::KernelEvents;
 use super::readiness::{readiness, reported};
@@ -239,6 +240,7 @@ impl Call {
                     self.set.last_look.store(ticks(), Relaxed);
                     self.told_in_vain = false;
                     self.translate(count);
+                    self.set.edged.has_asked();
                     self.look_at_company();
                     self.harvest();
                     if self.rests(count, &mut patience, pin, mask)? {
@@ -292,7 +294,9 @@ impl Call {
 
     /// Arms what is hot and sleeps in the kernel. `None` if there was something to report already.
     fn sleep(&mut self, patience: &mut Patience, mask: Option<&u64>) -> Option<Woken> {
+        begin_asking(self.epfd, self.set);
         if cool_for_sleep(self.epfd, self.set) == Armed::Ready {
+            self.set.edged.has_asked();
             return None;
         }
         self.departures = self.set.departed.count();
@@ -312,6 +316,9 @@ impl Call {
         if self.was_a_look {
             // What comes between waits is better looked for before them: nothing is armed in vain then.
             self.set.busy_waits.store(0, Relaxed);
+        }
+        if !matches!(woken, Woken::Ready(_)) {
+            self.set.edged.has_asked();
         }
         Some(woken)
     }

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::Fault;
+use beeline_lane::{Fault, Sleeping};
 
 use super::pollers::pollers;
 use crate::anchor::Anchor;
@@ -22,11 +22,11 @@ impl Users {
     pub(crate) const MEMBER: Self = Self { pins: 0, entries: 1 };
 }
 
-/// A sleep on a lane that may be the only one: whom it counts for itself, and what it is called (0 for none).
+/// A sleep on a lane that may be the only one: whom it counts for itself, and how it sleeps.
 #[derive(Clone, Copy)]
 pub(crate) struct Sleeper {
     pub users: &'static Users,
-    pub sleep: u64,
+    pub sleep: Sleeping,
 }
 
 /// Whether nobody else may sleep on a lane's anchor without arming it first. Its rx lock is held; of a member, who

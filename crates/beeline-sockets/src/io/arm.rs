@@ -1,6 +1,6 @@
 //! Arming a lane for what a wait of several asks of it.
 
-use beeline_lane::{Armed, Fault, Since, flags};
+use beeline_lane::{Armed, Fault, Since, Sleeping, flags};
 use libc::POLLPRI;
 
 use super::alone::{Sleeper, drain_if_alone, is_alone};
@@ -37,16 +37,17 @@ pub(crate) fn arm_reader(
     alone: Option<Sleeper>,
 ) -> Result<Armed, Fault> {
     let desc = guard.desc;
-    if let Some(sleeper) = alone {
+    let leaves_bells = |sleeper: &Sleeper| sleeper.sleep.by_edges && guard.reader().may_leave_bells();
+    if let Some(sleeper) = alone.filter(|sleeper| !leaves_bells(sleeper)) {
         drain_if_alone(fd, desc, guard, wants_more, sleeper.users)?;
     }
-    let named = alone.filter(|sleeper| sleeper.sleep != 0 && is_alone(desc, sleeper.users));
-    guard.arm_for(since, named.map_or(0, |sleeper| sleeper.sleep), &Anchor(fd))
+    let is_special = |sleeper: &Sleeper| sleeper.sleep != Sleeping::default() && is_alone(desc, sleeper.users);
+    guard.arm_for(since, alone.filter(is_special).map_or(Sleeping::default(), |sleeper| sleeper.sleep), &Anchor(fd))
 }
 
 /// Arms one lane for `events`. The caller keeps the lane: by a pin, or by the lock of a set that it is in. Where it may
 /// be the only one who sleeps on it, it says so by `alone`: then bells that nobody else would hear are taken out first,
-/// and the lane may be named the sleep.
+/// or left where they lie, and the lane may be named the sleep.
 ///
 /// # Errors
 /// A fault of the peer, for the caller to handle when it holds no lock.

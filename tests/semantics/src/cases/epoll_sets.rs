@@ -1,6 +1,7 @@
 //! Several epoll sets and several waiters: one descriptor in two sets, nested sets, EXCLUSIVE, threads, processes.
 
 mod nested;
+mod slept_upon;
 mod waiters;
 
 use crate::case::axes::{FAMILY, ONCE, TRIGGER};
@@ -54,6 +55,28 @@ pub const GROUP: Group = Group {
         Case::new("both_ends_in_one_set", FAMILY | TRIGGER, both_ends_in_one_set),
         Case::new("connection_and_its_set_outlive_the_listener", FAMILY, connection_outlives_the_listener),
         Case::new("two_pollers_one_reader", FAMILY, waiters::two_pollers_one_reader),
+        Case::new("slept_upon_told_again", FAMILY | TRIGGER, slept_upon::told_again),
+        Case::new("slept_upon_reset_or_closed", FAMILY | TRIGGER, slept_upon::reset_or_closed),
+        Case::new("slept_upon_by_two_threads", FAMILY, slept_upon::by_two_threads),
+        Case::new(
+            "slept_upon_by_a_thread_that_is_cancelled",
+            FAMILY | TRIGGER,
+            slept_upon::by_a_thread_that_is_cancelled,
+        ),
+        Case::new("slept_upon_by_a_child", FAMILY, slept_upon::by_a_child),
+        Case::new("slept_upon_seen_from_outside", FAMILY | TRIGGER, slept_upon::seen_from_outside),
+        Case::new("slept_upon_by_a_duplicate", FAMILY | TRIGGER, slept_upon::by_a_duplicate),
+        Case::new("slept_upon_changed", FAMILY, slept_upon::changed),
+        Case::new("slept_upon_beside_one_with_its_data", FAMILY | TRIGGER, slept_upon::beside_one_with_its_data),
+        Case::new("slept_upon_beside_a_quiet_one", FAMILY | TRIGGER, slept_upon::beside_a_quiet_one_with_its_data),
+        Case::new("slept_upon_added_for_each_message", FAMILY | TRIGGER, slept_upon::added_for_each_message),
+        Case::new("slept_upon_for_room_by_turns", FAMILY | TRIGGER, slept_upon::for_room_by_turns),
+        Case::new(
+            "slept_upon_under_a_number_that_is_closed",
+            FAMILY | TRIGGER,
+            slept_upon::under_a_number_that_is_closed,
+        ),
+        Case::new("slept_upon_full_and_read", FAMILY | TRIGGER, slept_upon::full_and_read),
     ],
 };
 

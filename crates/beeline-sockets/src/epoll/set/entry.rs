@@ -22,6 +22,10 @@ pub struct Entry {
     /// Both halves of the anchor are shut, and that is no end: the kernel is to tell of it by edges, or it would for
     /// ever.
     pub hung: AtomicBool,
+    /// The kernel is to tell of the anchor by edges although the app asked for levels ([`super::super::lying`]).
+    pub edged: AtomicBool,
+    /// Sleeps upon it by threads that slept on the set alone, until it is told of by edges.
+    pub sleeps: AtomicU32,
     /// Whether the kernel watches the anchor for `EPOLLOUT`.
     pub kernel_out: AtomicBool,
     /// Whether it told of room the last time, and of none that was news.
