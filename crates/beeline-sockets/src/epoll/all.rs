@@ -101,7 +101,7 @@ pub(super) fn reset_after_fork() {
         if set.sleepers.load(Relaxed) != 0 {
             set.sleepers.store(0, Relaxed);
         }
-        set.edged.begin_in_child();
+        set.edged.count_anew();
         next = set.next_set.load(Relaxed);
     }
     if torn {

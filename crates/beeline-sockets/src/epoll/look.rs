@@ -88,11 +88,11 @@ impl Call {
             let (filled, room) = (self.filled, self.max - self.filled);
             let parked = self.set.parked.load(Relaxed);
             self.departures = self.set.departed.count();
-            begin_asking(self.epfd, self.set);
+            let asking = begin_asking(self.epfd, self.set);
             // SAFETY: filled <= max, so the rest of the app's array is writable for that many events.
             let told = unsafe { kernel::epoll_now(self.epfd, self.events.add(filled), room as i32) };
             let heated = told.is_ok_and(|count| count != 0 && self.translate(count));
-            self.set.edged.has_asked();
+            self.set.edged.has_asked(asking);
             let count = told?;
             self.set.tells_at_once.store(count != 0, Relaxed);
             let news = self.look_at_company();

@@ -31,7 +31,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use super::events::EPOLLET;
 use super::registration::{EXACT, make_exact, watch_by_level};
-use super::set::{Entry, Set};
+use super::set::{Asking, Entry, Set};
+use crate::io::{Users, is_alone};
 
 /// Sleeps upon a member that is watched by level before the kernel is told to watch it by edges.
 const SLEEPS_MIN: u32 = 8;
@@ -81,15 +82,18 @@ fn may_be_edged(set: &Set, entry: &Entry) -> bool {
         && entry.registered.events().is_some()
         && !entry.kernel_out.load(Relaxed)
         && !entry.hung.load(Relaxed)
+        && entry.desc().is_some_and(|desc| is_alone(desc, &Users::MEMBER))
 }
 
 /// A thread is about to ask the kernel what it has to tell of a set, without waiting, or to arm its members for a sleep
 /// and then to ask. To be followed by [`has_asked`](super::set::Edged::has_asked) when all of what it said has been
 /// looked at. The set is not locked.
-pub(super) fn begin_asking(epfd: i32, set: &Set) {
-    if set.edged.asks() {
+pub(super) fn begin_asking(epfd: i32, set: &Set) -> Asking {
+    let (asking, beside_others) = set.edged.asks();
+    if beside_others {
         end_edges_for_good(epfd, set);
     }
+    asking
 }
 
 /// Somebody else is asking, or was and will not come back.

@@ -134,6 +134,10 @@ pub(super) fn watch(epfd: i32, set: &Set, fd: i32, entry: &Entry) -> bool {
     if entry.dead.load(Relaxed) {
         return true;
     }
+    if entry.events.load(Relaxed) & EXACT != 0 {
+        // The app has its own wishes now.
+        entry.edged.store(false, Relaxed);
+    }
     let wanted = wanted(set, fd, entry);
     let known = entry.registered.events().filter(|_| entry.registered.is_under(entry.data.load(Relaxed)));
     if known.is_some_and(|told| covers(entry, told, wanted)) && set.is_private() {
@@ -199,7 +203,10 @@ pub(super) fn make_ghost(epfd: i32, set: &Set, fd: i32) {
 fn end_edges(epfd: i32, set: &Set, fd: i32, entry: &Entry) {
     entry.edged.store(false, Relaxed);
     entry.sleeps.store(0, Relaxed);
-    tell_again(epfd, set, fd, entry);
+    let is_watched = entry.registered.events().is_some() && !entry.dead.load(Relaxed);
+    if is_watched && entry.desc().is_some_and(Desc::is_lane) && !tell(epfd, fd, entry, wanted(set, fd, entry)) {
+        entry.registered.doubt();
+    }
 }
 
 /// The kernel may have been told something else of an entry than the table says: it is told that again. The set is
@@ -324,8 +331,16 @@ pub fn expose(desc: &Desc) {
         copies::tell_those_before(set);
         let _guard = set.lock.lock();
         set.exposed.store(true, Relaxed);
-        set.for_each_entry(|_, entry| entry.desc().into_iter().for_each(|desc| desc.portion.lift()));
         be_seen(desc.fd.load(Relaxed), set);
+        set.for_each_entry(|fd, entry| {
+            if let Some(desc) = entry.desc() {
+                desc.portion.lift();
+                // As what was edged: it was read, perhaps, and nobody has slept upon it since.
+                if desc.is_lane() && io::may_have_bells(desc) {
+                    set.make_hot(fd, entry);
+                }
+            }
+        });
     }
 }
 

@@ -38,7 +38,7 @@ use crate::wait::{Budget, Mode, SpinState};
 
 pub use company::{COMPANY_MAX, Companion, Company};
 pub use departed::Departed;
-pub use edged::Edged;
+pub use edged::{Asking, Edged};
 pub use entry::Entry;
 pub use fault_cell::FaultCell;
 pub use hands::Hands;

@@ -17,7 +17,7 @@ use super::order::KernelEvents;
 use super::readiness::{readiness, reported};
 use super::registration::{EPOLLEXCLUSIVE, pause};
 use super::set::set_of;
-use super::set::{Entry, KERNEL_BEGAN, LANES_BEGAN, Marks, NIL, Set};
+use super::set::{Asking, Entry, KERNEL_BEGAN, LANES_BEGAN, Marks, NIL, Set};
 use super::waker::wake_sleeper;
 use crate::app_memory::is_some;
 use crate::desc::{Desc, Kind, Pin};
@@ -120,6 +120,8 @@ pub(super) struct Call {
     pub(super) owes_look: bool,
     /// Whether the last sleep was in the place of that look, and found at once what was there.
     pub(super) was_a_look: bool,
+    /// As what it asks the kernel, while it sleeps.
+    asking: Asking,
     /// Whether the kernel has told of room that there is not, and will do so again at once.
     pub(super) told_in_vain: bool,
     /// Whether somebody may sleep who is not woken by what woke this call: the set is in another one, or a connection
@@ -144,6 +146,7 @@ impl Call {
             may_be_awaited: set.exposed.load(Relaxed),
             was_a_look: false,
             told_in_vain: false,
+            asking: Asking::default(),
         }
     }
 
@@ -240,7 +243,7 @@ impl Call {
                     self.set.last_look.store(ticks(), Relaxed);
                     self.told_in_vain = false;
                     self.translate(count);
-                    self.set.edged.has_asked();
+                    self.set.edged.has_asked(self.asking);
                     self.look_at_company();
                     self.harvest();
                     if self.rests(count, &mut patience, pin, mask)? {
@@ -294,9 +297,9 @@ impl Call {
 
     /// Arms what is hot and sleeps in the kernel. `None` if there was something to report already.
     fn sleep(&mut self, patience: &mut Patience, mask: Option<&u64>) -> Option<Woken> {
-        begin_asking(self.epfd, self.set);
+        self.asking = begin_asking(self.epfd, self.set);
         if cool_for_sleep(self.epfd, self.set) == Armed::Ready {
-            self.set.edged.has_asked();
+            self.set.edged.has_asked(self.asking);
             return None;
         }
         self.departures = self.set.departed.count();
@@ -318,7 +321,7 @@ impl Call {
             self.set.busy_waits.store(0, Relaxed);
         }
         if !matches!(woken, Woken::Ready(_)) {
-            self.set.edged.has_asked();
+            self.set.edged.has_asked(self.asking);
         }
         Some(woken)
     }
