@@ -19,8 +19,10 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// take out what a hostile one can queue would be thousands of system calls with the lock held, at each arming.
 const BELLS_MAX: u32 = 1024;
 
-/// Armings by edges in a row that leave bells lying: as many bells, and a few more. A socket holds fifteen times that.
-const BELLS_LEFT_MAX: u32 = 16;
+/// Armings by edges in a row that leave bells lying: as many bells, and a few more. To take a bell out costs a system
+/// call, and a quarter of that for each further one, so that more would hardly spare anything, and make each sleep that
+/// takes them out a long one. With four times as many the kernel still calls the peer's end writable.
+const BELLS_LEFT_MAX: u32 = 8;
 
 /// What counts as news for somebody about to sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
