@@ -98,8 +98,8 @@ pub(crate) fn accept(fd: i32, flags: i32) -> Option<Result<(i32, SockAddr), Errn
         match blocks {
             false => Some(accept_nonblocking(call)),
             // There is one queue, in which the kernel may sleep for as long as it likes.
-            true if !has_door(call) => None,
-            true => Some(accept_blocking(call, &pin, looked)),
+            true if !has_door(call) && goes_to_kernel(call) => None,
+            true => accept_blocking(call, &pin, looked).transpose(),
         }
     };
     let mut result = if reserve::is_full(fd) { Some(Err(Errno(libc::EMFILE))) } else { attempt(&mut call) };
@@ -126,6 +126,16 @@ fn has_door(call: &Accepting) -> bool {
     let Accepting { listener, owed_until_ns, .. } = *call;
     let is_one_of_several = || listener.is_shared() && listener.may_be_served_by_others();
     listener.door.get().is_some() || listener.lobby.is_occupied() || owed_until_ns != 0 || is_one_of_several()
+}
+
+/// The calling thread will wait in the kernel's `accept` if there is still no door: then nobody else makes one.
+fn goes_to_kernel(call: &Accepting) -> bool {
+    let _guard = call.listener.lock.lock();
+    let goes = !has_door(call);
+    if goes {
+        call.listener.goes_to_kernel();
+    }
+    goes
 }
 
 fn is_short(result: &Option<Result<i32, Errno>>) -> bool {
@@ -242,8 +252,9 @@ fn accept_nonblocking(call: &mut Accepting) -> Result<i32, Errno> {
     }
 }
 
-/// Accepts whoever comes first. `looked` tells that the call has tried before, in vain.
-fn accept_blocking(call: &mut Accepting, pin: &Pin, mut looked: bool) -> Result<i32, Errno> {
+/// Accepts whoever comes first. `looked` tells that the call has tried before, in vain. None if the kernel is to be
+/// asked, as the door was given up meanwhile.
+fn accept_blocking(call: &mut Accepting, pin: &Pin, mut looked: bool) -> Result<Option<i32>, Errno> {
     let Accepting { fd: given, desc, listener, .. } = *call;
     let timeout_ns = desc.draft.rcv_timeout_ns.load(Relaxed);
     let mut patience = Patience::timeout(timeout_ns);
@@ -252,7 +263,7 @@ fn accept_blocking(call: &mut Accepting, pin: &Pin, mut looked: bool) -> Result<
     if listener.is_leaving()
         && let Some(accepted) = from_door(call, Queues::UNKNOWN)?
     {
-        return Ok(accepted);
+        return Ok(Some(accepted));
     }
     let mut contender = accept_lock::Contender::default();
     loop {
@@ -263,12 +274,12 @@ fn accept_blocking(call: &mut Accepting, pin: &Pin, mut looked: bool) -> Result<
         if let Some(hidden) = claimed.filter(|_| is_still(pin, given, listener))
             && let Some(accepted) = claimed_by(call, hidden)?
         {
-            return Ok(accepted);
+            return Ok(Some(accepted));
         }
         match woken {
             Woken::Ready(_) => {}
             // It has died meanwhile, or another process has it.
-            Woken::TimedOut if is_owed => return shown_as_reset(call),
+            Woken::TimedOut if is_owed => return shown_as_reset(call).map(Some),
             Woken::TimedOut => return Err(Errno(libc::EAGAIN)),
             Woken::Failed(errno) => return Err(errno),
             // A call with a timeout is never restarted, signal(7).
@@ -287,23 +298,27 @@ fn accept_blocking(call: &mut Accepting, pin: &Pin, mut looked: bool) -> Result<
         if (door_first || !queues.over_tcp)
             && let Some(accepted) = from_door(call, queues)?
         {
-            return Ok(accepted);
+            return Ok(Some(accepted));
         }
         let mut elsewhere = false;
         if queues.over_tcp {
             if let Some(held) = accept_lock::try_take(listener) {
                 contender = accept_lock::Contender::default();
+                if !has_door(call) {
+                    listener.goes_to_kernel();
+                    return Ok(None);
+                }
                 let taken = take_if_there(call, fd);
                 drop(held);
                 if let Some(taken) = taken {
-                    return taken.map(|accepted| first_came_over_tcp(call, accepted));
+                    return taken.map(|accepted| Some(first_came_over_tcp(call, accepted)));
                 }
             } else {
                 elsewhere = true;
             }
         }
         if let Some(accepted) = from_door(call, queues)? {
-            return Ok(accepted);
+            return Ok(Some(accepted));
         }
         if elsewhere {
             pin.while_waiting(|| contender.back_off(listener));

@@ -7,7 +7,9 @@
 //!
 //! 1. Nobody waits with the accept lock. It is held from the look at the queue to the `accept` that finds what the look
 //!    has seen: two system calls, neither of which sleeps. The listener's own lock keeps the threads of a process apart
-//!    meanwhile.
+//!    meanwhile; those that wait in the kernel's `accept`, where it keeps nobody out, went there as there was no door.
+//!    Without a door nobody takes a client this way, and nobody makes one as long as others may wait there
+//!    ([`Listener::goes_to_kernel`]).
 //! 2. Nobody waits for it for longer than a moment, either. Who finds it taken leaves the queue to its holder for a
 //!    millisecond at most.
 //! 3. A process may be stopped between its two calls. There are several locks, and [`Share::turn`] says which one

@@ -51,6 +51,9 @@ const RETRY_NS_MAX: u64 = 1_000_000_000;
 pub(super) fn make(fd: i32, desc: &'static Desc, listener: &'static Listener) {
     let _guard = listener.lock.lock();
     listener.tried_ns.store(kernel::now_ns(), Relaxed);
+    if listener.others_are_in_kernel() {
+        return;
+    }
     match try_make(fd, desc, listener) {
         Ok(door) => {
             untended::end(listener);

@@ -37,7 +37,10 @@ use crate::reason_cell::ReasonCell;
 use crate::side::Address;
 use crate::slab::{Slab, Stable};
 use crate::static_ref::StaticRef;
-use crate::{process, stats, table};
+use crate::{process, stats, table, thread};
+
+/// In [`Listener::in_kernel`]: no thread has that number.
+const SEVERAL: u32 = u32::MAX;
 
 /// What the processes that share a listener agree on.
 #[repr(C)]
@@ -118,6 +121,8 @@ pub struct Listener {
     pub(super) tcp_run: AtomicU32,
     /// Whether it blocked when that was asked last.
     pub(super) blocked_when_asked: AtomicBool,
+    /// The thread that went to wait in the kernel's `accept`, as there was no door; [`SEVERAL`] if more than one did.
+    in_kernel: AtomicU32,
     /// The number of the last connection that was accepted.
     pub(super) last: AtomicI32,
     /// The address listened on.
@@ -206,6 +211,7 @@ impl Listener {
         self.spoken.set(None);
         self.tcp_run.store(0, Relaxed);
         self.blocked_when_asked.store(false, Relaxed);
+        self.in_kernel.store(0, Relaxed);
         self.last.store(i32::MAX, Relaxed);
         self.narrow.store(0, Relaxed);
         self.place.store(0, Relaxed);
@@ -314,6 +320,19 @@ impl Listener {
     /// The caller holds `changing::changing`.
     pub(super) fn set_reuses_port(&self, on: bool) {
         self.shared_state().map_or(&self.reuses_port, |share| &share.reuses_port).store(u32::from(on), Relaxed);
+    }
+
+    /// The calling thread is about to wait in the kernel's `accept`. The listener is locked.
+    pub(super) fn goes_to_kernel(&self) {
+        let thread = thread::tid();
+        let is_first = [0, thread].contains(&self.in_kernel.load(Relaxed));
+        self.in_kernel.store(if is_first { thread } else { SEVERAL }, Relaxed);
+    }
+
+    /// Whether another thread may wait in the kernel's `accept`: it would take clients that others have seen there and
+    /// are about to take, who wait for the next one then and hear of nothing else. The listener is locked.
+    pub(super) fn others_are_in_kernel(&self) -> bool {
+        ![0, thread::tid()].contains(&self.in_kernel.load(Relaxed))
     }
 
     /// The listener was asked whether it blocks.

@@ -40,6 +40,9 @@ pub(super) fn next_of_run(call: &mut Accepting, pin: &Pin) -> Run {
         return Run::Unknown;
     }
     let Some(held) = accept_lock::try_take(listener) else { return Run::Over };
+    if !has_door(call) {
+        return Run::Unknown;
+    }
     let fd = pin.fd(given);
     let taken = take_if_there(call, fd);
     drop(held);
