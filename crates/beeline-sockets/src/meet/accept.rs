@@ -308,7 +308,7 @@ fn accept_blocking(call: &mut Accepting, pin: &Pin, mut looked: bool) -> Result<
                     listener.goes_to_kernel();
                     return Ok(None);
                 }
-                let taken = take_if_there(call, fd);
+                let taken = if listener.leaves_queue_to_kernel() { None } else { take_if_there(call, fd) };
                 drop(held);
                 if let Some(taken) = taken {
                     return taken.map(|accepted| Some(first_came_over_tcp(call, accepted)));

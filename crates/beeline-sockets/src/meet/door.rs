@@ -50,10 +50,14 @@ const RETRY_NS_MAX: u64 = 1_000_000_000;
 /// Makes the door of a listener, shut. Without one the listener is a plain one, with the reason counted.
 pub(super) fn make(fd: i32, desc: &'static Desc, listener: &'static Listener) {
     let _guard = listener.lock.lock();
-    listener.tried_ns.store(kernel::now_ns(), Relaxed);
     if listener.others_are_in_kernel() {
+        if listener.doorless.get().is_none() {
+            // It listens anew: who comes back from there to accept makes the door.
+            listener.set_doorless(Reason::ListenerOnlyWatched);
+        }
         return;
     }
+    listener.tried_ns.store(kernel::now_ns(), Relaxed);
     match try_make(fd, desc, listener) {
         Ok(door) => {
             untended::end(listener);
@@ -202,6 +206,13 @@ fn make_again(desc: &'static Desc, listener: &'static Listener, accepts: bool) {
         || accepts && reason == Reason::ListenerOnlyWatched
         || reason == Reason::Disabled && !is_switched_off(listener);
     if !(is_wanted || limits::may_pass(reason) || had_no_number && is_alone) {
+        return;
+    }
+    let is_left_to_kernel = {
+        let _guard = listener.lock.lock();
+        listener.others_are_in_kernel()
+    };
+    if is_left_to_kernel {
         return;
     }
     let pause_ns = listener.retry_ns.load(Relaxed).clamp(RETRY_NS_MIN, RETRY_NS_MAX);

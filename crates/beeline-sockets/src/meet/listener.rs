@@ -329,6 +329,20 @@ impl Listener {
         self.in_kernel.store(if is_first { thread } else { SEVERAL }, Relaxed);
     }
 
+    /// Whether TCP's queue is left to threads that may wait in the kernel's `accept`: this process has no door, and is
+    /// about others' alone, or about a client that is owed. The listener is locked.
+    pub(super) fn leaves_queue_to_kernel(&self) -> bool {
+        self.door.get().is_none() && self.others_are_in_kernel()
+    }
+
+    /// No thread of this process waits in the kernel's `accept`: the listener was shut, or this is a child. It is
+    /// locked. Nothing is written that need not be.
+    pub(super) fn none_is_in_kernel(&self) {
+        if self.in_kernel.load(Relaxed) != 0 {
+            self.in_kernel.store(0, Relaxed);
+        }
+    }
+
     /// Whether another thread may wait in the kernel's `accept`: it would take clients that others have seen there and
     /// are about to take, who wait for the next one then and hear of nothing else. The listener is locked.
     pub(super) fn others_are_in_kernel(&self) -> bool {

@@ -154,6 +154,7 @@ pub fn shutdown_listener(desc: &'static Desc, how: i32) -> Outcome {
         door::unwatch_for_all(desc, listener);
         let _guard = listener.lock.lock();
         door::close(listener, true);
+        listener.none_is_in_kernel();
     }
     result.into()
 }
@@ -318,5 +319,6 @@ pub(super) fn reset_after_fork() {
         listener.lock.reset();
         listener.lobby.leave_to_parent();
         listener.seats.begin();
+        listener.none_is_in_kernel();
     });
 }

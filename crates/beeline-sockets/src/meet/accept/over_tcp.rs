@@ -40,7 +40,7 @@ pub(super) fn next_of_run(call: &mut Accepting, pin: &Pin) -> Run {
         return Run::Unknown;
     }
     let Some(held) = accept_lock::try_take(listener) else { return Run::Over };
-    if !has_door(call) {
+    if !has_door(call) || listener.leaves_queue_to_kernel() {
         return Run::Unknown;
     }
     let fd = pin.fd(given);
