@@ -329,8 +329,9 @@ impl Listener {
         self.in_kernel.store(if is_first { thread } else { SEVERAL }, Relaxed);
     }
 
-    /// Whether TCP's queue is left to threads that may wait in the kernel's `accept`: this process has no door, and is
-    /// about others' alone, or about a client that is owed. The listener is locked.
+    /// Whether TCP's queue is left to threads that may wait in the kernel's `accept`. Who asks has no door of this
+    /// process either, and waits for a client that is owed or in the lobby, or beside processes that have the door. The
+    /// listener is locked.
     pub(super) fn leaves_queue_to_kernel(&self) -> bool {
         self.door.get().is_none() && self.others_are_in_kernel()
     }

@@ -45,7 +45,7 @@ pub const GROUP: Group = Group { name: "cancel", cases: &CASES };
 static THREAD: AtomicI32 = AtomicI32::new(0);
 
 /// Starts a thread that says who it is, and waits until it sleeps in `body`.
-fn asleep_in(body: impl FnOnce() + Send + 'static) -> Cancellable {
+pub(super) fn asleep_in(body: impl FnOnce() + Send + 'static) -> Cancellable {
     THREAD.store(0, Ordering::SeqCst);
     let thread = Cancellable::start(move || {
         trace::set_actor("thread");
@@ -57,7 +57,7 @@ fn asleep_in(body: impl FnOnce() + Send + 'static) -> Cancellable {
     thread
 }
 
-fn cancel(thread: Cancellable) {
+pub(super) fn cancel(thread: Cancellable) {
     let ret = thread.cancel();
     trace!("cancel {ret}, cancelled {}", thread.join());
 }

@@ -1,16 +1,16 @@
 //! Connections on which a set's only thread has slept many times: their bells are not taken out any more. Whatever
 //! becomes of the set or the connection then, each is told what the kernel tells.
 
+use super::super::cancel::{asleep_in, cancel};
 use super::{ET, IN, OUT, say, trigger};
 use crate::trace;
 use crate::traced::*;
 use crate::variant::Variant;
-use beeline_testkit::sys::{self, Cancellable, EpollCall};
+use beeline_testkit::sys::{self, EpollCall};
 
 const ONESHOT: i32 = libc::EPOLLONESHOT;
 /// More sleeps than it takes.
 const SLEEPS: usize = 12;
-
 /// More than a socket holds bells.
 const MANY: usize = 320;
 
@@ -105,13 +105,9 @@ pub(super) fn by_two_threads(v: Variant) {
 pub(super) fn by_a_thread_that_is_cancelled(v: Variant) {
     let (client, server, set) = slept_upon(v);
     for text in ["a", "b"] {
-        let sleeper = once_asleep("canceller", || ());
-        let thread = Cancellable::start(move || {
-            trace::set_actor("thread");
+        cancel(asleep_in(move || {
             sys::epoll_wait(EpollCall::Wait, set.raw, 4, -1, None);
-        });
-        let _ = sleeper.join();
-        trace!("cancel {}, cancelled {}", thread.cancel(), thread.join());
+        }));
         say(client, server, text);
         epoll_wait(set, 4, -1);
         recv(server, 8, 0);
