@@ -18,7 +18,8 @@ step "what lies together in the library" ci/layout.py
 step "unit and integration tests" cargo test --release "${workspace[@]}"
 step "models of the lane (loom)" ci/loom.sh
 step "socket semantics: the kernel is the oracle" target/release/semantics --library target/release/libbeeline.so
-step "the same between ends that have met before" env BEELINE_TEST_AGAIN=1 BEELINE_TEST_OPTIONS=standing=on \
+step "the same between ends that have met before, and were slept upon" \
+    env BEELINE_TEST_AGAIN=1 BEELINE_TEST_SLEPT=1 BEELINE_TEST_OPTIONS=standing=on \
     target/release/semantics --library target/release/libbeeline.so
 step "random sequences: the kernel is the oracle" target/release/semantics random --seed 1 --ops-total 500000 \
     --library target/release/libbeeline.so

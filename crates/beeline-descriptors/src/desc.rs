@@ -24,6 +24,7 @@
 
 mod connectable;
 mod draft;
+mod edges;
 mod guards;
 mod keepers;
 mod lending;
@@ -53,6 +54,7 @@ use crate::wait::SpinState;
 
 pub use connectable::{Connectable, ConnectableCell};
 pub use draft::Draft;
+pub use edges::{ByEdges, EdgeSet};
 pub use guards::{RxGuard, TxGuard, Unlocked};
 pub use keepers::Keepers;
 pub use pace::Pace;
@@ -162,6 +164,8 @@ pub struct Desc {
     pooled: StaticRef<PooledLane>,
     /// The side's memfd, hidden, if it is kept.
     side_memfd: FdCell,
+    /// By which the only one who sleeps on a lane is told of bells.
+    pub edges: EdgeSet,
     /// Of [`Kind::Orphan`], whether the peer was told that this end does not work.
     pub(crate) orphan_told: AtomicBool,
     next_free: StaticRef<Desc>,
@@ -285,11 +289,13 @@ impl Desc {
 
     /// Makes a lane a plain TCP socket again. Both locks are held; the lane stays mapped until the end.
     pub fn mark_tcp(&self) {
+        self.edges.release(false);
         self.kind.store(Kind::Tcp as u32, Release);
     }
 
     /// Makes a lane an anchor of no use. Both locks are held; the lane stays mapped until the end.
     pub fn mark_orphan(&self) {
+        self.edges.release(false);
         self.shared.store(false, Relaxed);
         self.orphan_told.store(false, Relaxed);
         self.kind.store(Kind::Orphan as u32, Release);
@@ -339,6 +345,7 @@ impl Desc {
             }
         }
         self.keepers.forget_other_threads();
+        self.edges.end_in_child();
     }
 
     /// Looks at a lane that nobody else keeps for the caller. `None` if this is not a lane.
@@ -365,6 +372,7 @@ impl Desc {
         }
         if self.lane.load(Relaxed) != 0 {
             reach::forget(self);
+            self.edges.end();
             (self.operations.get().retire)(self);
             self.lane.store(0, Relaxed);
         }
@@ -392,6 +400,7 @@ impl Desc {
         self.set.store(core::ptr::null_mut(), Relaxed);
         self.pooled.store(None, Relaxed);
         self.side_memfd.set(None);
+        self.edges.begin();
         // Last: who knows this number, and then finds the draft unclaimed, claims none of an earlier use.
         self.begun.fetch_add(1, AcqRel);
         self.become_kind(kind);

@@ -386,6 +386,14 @@ pub unsafe fn epoll_now(set: i32, events: *mut libc::epoll_event, count: i32) ->
     unsafe { call(number, [set as usize, events as usize, count as usize, 0, 0, 8]) }
 }
 
+static PWAIT2_IS_REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// Whether [`epoll_sleep`] is one system call here, as far as is known.
+#[must_use]
+pub fn sleeps_on_sets_in_one_call() -> bool {
+    !PWAIT2_IS_REFUSED.load(Relaxed)
+}
+
 /// Waits as `epoll_pwait2(2)` does; `timeout` null means for ever; `mask` null keeps the mask. The kernel reads the
 /// timeout from memory when the wait begins, on which [`crate::thread`] relies; so do kernels before 5.11 and filters
 /// of system calls that do not have `epoll_pwait2`, because the wait is made in ppoll(2) there.
@@ -400,13 +408,12 @@ pub unsafe fn epoll_sleep(
     timeout: *mut libc::timespec,
     mask: *const u64,
 ) -> SysResult {
-    static IS_REFUSED: AtomicBool = AtomicBool::new(false);
-    if !IS_REFUSED.load(Relaxed) {
+    if sleeps_on_sets_in_one_call() {
         let args = [set as usize, events as usize, count as usize, timeout as usize, mask as usize, 8];
         // SAFETY: the caller guarantees it.
         match unsafe { call(libc::SYS_epoll_pwait2, args) } {
             // Neither is an answer of the call itself.
-            Err(Errno(libc::ENOSYS | libc::EPERM)) => IS_REFUSED.store(true, Relaxed),
+            Err(Errno(libc::ENOSYS | libc::EPERM)) => PWAIT2_IS_REFUSED.store(true, Relaxed),
             result => return result,
         }
     }

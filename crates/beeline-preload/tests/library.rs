@@ -209,6 +209,12 @@ cases! { handlers:
     storm;
 }
 
+cases! { slept:
+    a_receive_that_was_jumped_out_of_hears_of_the_end
+    a_sleeper_hears_of_a_close_when_all_numbers_are_in_use
+    what_sleepers_have_is_given_back;
+}
+
 cases! { streams:
     a_handler_loses_no_lines_of_a_stream
     a_handler_loses_no_bytes_of_a_large_write

@@ -16,7 +16,7 @@ mod spin;
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use beeline_lane::{Armed, Sleeping};
+use beeline_lane::Armed;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, pollfd};
 
 use held::{Held, is_urgent_alone};
@@ -24,7 +24,7 @@ pub(crate) use select::{pselect, select};
 
 use crate::app_memory::bogus;
 use crate::desc::{Desc, Kind};
-use crate::io::{self, ALWAYS, Next, Poller, READABLE, Sleeper, Users, WRITABLE, arm_lane};
+use crate::io::{self, ALWAYS, Next, Poller, READABLE, Sleeper, WRITABLE, arm_lane};
 use crate::operations::{Adopt, FURTHER_FDS};
 use crate::side::state;
 use crate::wait::{Patience, Spun, Woken, deadline, let_signals_in, ticks};
@@ -166,8 +166,8 @@ fn sleep_until_ready(
         let sleep = || asleep::sleep(fds, shadow, held, &mut patience, deadline, mask);
         match held.while_asleep(|| poller.while_asleep(sleep)) {
             None => {}
-            Some(Woken::Ready(found)) => {
-                let in_vain = heard(fds, shadow, held, &patience);
+            Some((Woken::Ready(found), by_edges)) => {
+                let in_vain = asleep::heard(fds, shadow, held, &patience, by_edges);
                 if fills_all(fds, shadow, held) {
                     merge(fds, shadow);
                     match count_ready(fds) {
@@ -180,8 +180,8 @@ fn sleep_until_ready(
                     return Outcome::Fail(errno);
                 }
             }
-            Some(Woken::TimedOut) if !patience.is_over() => {}
-            Some(Woken::TimedOut) => {
+            Some((Woken::TimedOut, _)) if !patience.is_over() => {}
+            Some((Woken::TimedOut, _)) => {
                 spin::slept(fds, &patience, false);
                 return match look(fds, shadow) {
                     Ok(ready) => Outcome::Done(ready),
@@ -189,8 +189,8 @@ fn sleep_until_ready(
                 };
             }
             // poll(2) and select(2) are never restarted after a handler (signal(7)).
-            Some(Woken::Signal { .. }) => return Outcome::fail(libc::EINTR),
-            Some(Woken::Failed(errno)) => return Outcome::Fail(errno),
+            Some((Woken::Signal { .. }, _)) => return Outcome::fail(libc::EINTR),
+            Some((Woken::Failed(errno), _)) => return Outcome::Fail(errno),
         }
     }
 }
@@ -424,53 +424,14 @@ fn rest(found: usize, in_vain: usize, patience: &mut Patience, mask: Option<&u64
     mask.filter(|_| rested).map_or(Ok(()), let_signals_in)
 }
 
-/// After a sleep: passes on what the kernel said about anchors. Returns of how many that was nothing, and will be so
-/// again.
-fn heard(fds: &[pollfd], shadow: &[pollfd], held: &Held<'_>, patience: &Patience) -> usize {
-    let (mut ours, mut in_vain) = (false, 0);
-    for (index, (entry, place)) in fds.iter().zip(shadow).enumerate() {
-        let Some(desc) = table::get(entry.fd) else { continue };
-        if desc.kind() == Kind::Epoll && place.revents != 0 && !epoll::is_ready(desc) {
-            // Bells of members that are not to be reported any more end every sleep at once.
-            kernel::sleep_ms();
-        }
-        // What the number led to when the sleep began has nothing to tell any more.
-        let Some(_pin) = guards::pin(entry.fd, desc).filter(|_| held.holds(index, desc)) else { continue };
-        if desc.is_lane() {
-            if place.revents == 0 {
-                desc.show_cpu();
-            } else {
-                ours = true;
-                // A connection that became TCP is found to be one at the next look.
-                let (Next::Again | Next::Kernel) = io::kernel_said(entry.fd, desc, place.revents);
-                if io::tells_nothing(desc, place.revents) {
-                    in_vain += 1;
-                } else {
-                    desc.pace.hear(ticks());
-                    desc.slept(patience, Woken::Ready(1));
-                }
-                if is_urgent_alone(entry.events) && !held.hears_arrivals(index) {
-                    kernel::sleep_ms();
-                }
-            }
-        }
-    }
-    if !ours {
-        spin::slept(fds, patience, shadow.get(fds.len()..).is_some_and(|further| count_ready(further) != 0));
-    }
-    in_vain
-}
-
-/// Arms all lanes for what is asked of them, by the sleep of this number where nobody else uses them; 0 is none.
-fn arm(fds: &[pollfd], held: &Held<'_>, sleep: u64) -> Armed {
+/// Arms all lanes for what is asked of them, each by its sleep where nobody else uses it.
+fn arm<'a>(fds: &[pollfd], held: &Held<'_>, sleeper: impl Fn(usize) -> Sleeper<'a>) -> Armed {
     for (index, entry) in fds.iter().enumerate() {
         let Some(desc) = table::get(entry.fd) else { continue };
         let armed = match desc.kind() {
             // It came after what is held was held: others are to see that somebody sleeps on it.
             Kind::Lane | Kind::Epoll if !held.holds(index, desc) => Armed::Ready,
-            Kind::Lane => {
-                arm_pinned(entry.fd, desc, entry.events, Sleeper { users: &POLLER, sleep: Sleeping::numbered(sleep) })
-            }
+            Kind::Lane => arm_pinned(entry.fd, desc, entry.events, sleeper(index)),
             Kind::Epoll => epoll::cool(desc),
             _ => Armed::Sleep,
         };
@@ -481,11 +442,8 @@ fn arm(fds: &[pollfd], held: &Held<'_>, sleep: u64) -> Armed {
     Armed::Sleep
 }
 
-/// The only one who uses a lane: the call, which keeps it, and its arming.
-const POLLER: Users = Users { pins: 2, entries: 0 };
-
 /// A lane that is none any more, or whose peer is at fault, counts as news: the next look shows what it means.
-fn arm_pinned(fd: i32, desc: &'static Desc, events: i16, alone: Sleeper) -> Armed {
+fn arm_pinned(fd: i32, desc: &'static Desc, events: i16, alone: Sleeper<'_>) -> Armed {
     let Some(_pin) = guards::pin(fd, desc).filter(|_| desc.is_lane()) else { return Armed::Ready };
     if io::pollers() > 1 {
         epoll::disturb_over(fd, desc);

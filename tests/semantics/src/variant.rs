@@ -2,13 +2,18 @@
 
 use crate::across::Across;
 use crate::trace;
-use crate::traced::Fd;
+use crate::traced::{Fd, once_asleep};
 use beeline_testkit::sys::{self, RawAddress};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Set for a run in which both ends of a pair have met before.
 const AGAIN_VARIABLE: &str = "BEELINE_TEST_AGAIN";
+/// Set for a run in which threads have slept on both ends of a pair that Beeline has, so often that old bells lie at
+/// each. The kernel has nothing that lies there, but answers later or in other pieces on a connection that was used.
+const SLEPT_VARIABLE: &str = "BEELINE_TEST_SLEPT";
+/// Sleeps upon an end in such a run, more than it takes.
+const SLEEPS: usize = 12;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
@@ -155,7 +160,12 @@ impl Variant {
         let ret = crate::across::accept(listener.raw);
         assert!(ret.is_ok(), "accept: {ret}");
         trace::write_note(format_args!("pair"));
-        (client, Fd::new(ret.value as i32, server_name))
+        let server = Fd::new(ret.value as i32, server_name);
+        if std::env::var_os(SLEPT_VARIABLE).is_some() && std::env::var_os("LD_PRELOAD").is_some() {
+            sleep_upon(server.raw, client.raw);
+            sleep_upon(client.raw, server.raw);
+        }
+        (client, server)
     }
 
     /// Makes a connection and closes it in good order, so that the next one is between ends that have met.
@@ -180,6 +190,18 @@ impl Variant {
     #[must_use]
     pub fn trigger(self) -> u32 {
         if self.edge { libc::EPOLLET as u32 } else { 0 }
+    }
+}
+
+/// Sleeps upon `end` until a byte comes from the other one, again and again.
+fn sleep_upon(end: i32, other: i32) {
+    for _ in 0..SLEEPS {
+        let sender = once_asleep("sender", move || {
+            assert!(sys::send(other, b"x", 0).is_ok());
+        });
+        let received = sys::recv(end, &mut [0; 1], 0);
+        assert!(received.is_ok(), "{received}");
+        sender.join().expect("the byte was sent");
     }
 }
 

@@ -145,19 +145,35 @@ impl Patience {
     /// Sleeps in a system call that takes a timeout by pointer. A handler that runs before the kernel has
     /// read the timeout sets it to zero (see [`thread`]).
     pub fn sleep_with(&mut self, call: impl FnOnce(*mut libc::timespec) -> beeline_shm::sys::SysResult) -> Woken {
+        self.sleep_at_most(None, call)
+    }
+
+    /// As [`Patience::sleep_with`], for so long at most: then nothing is ready.
+    pub fn sleep_within(
+        &mut self,
+        most_ns: u64,
+        call: impl FnOnce(*mut libc::timespec) -> beeline_shm::sys::SysResult,
+    ) -> Woken {
+        self.sleep_at_most(Some(most_ns), call)
+    }
+
+    fn sleep_at_most(
+        &mut self,
+        most_ns: Option<u64>,
+        call: impl FnOnce(*mut libc::timespec) -> beeline_shm::sys::SysResult,
+    ) -> Woken {
         if self.looks_after {
             parting::consider();
         }
         let polling = self.polls.unwrap_or_else(|| crate::live(option::wait) == Wait::Poll);
         let due_ns = if self.looks_after { upkeep::due_ns() } else { None };
-        let until_ns = match (self.deadline_ns, due_ns) {
-            (Some(deadline), Some(due)) => Some(deadline.min(due)),
-            (deadline, due) => deadline.or(due),
-        };
-        let timeout = match until_ns {
+        let until_ns = [self.deadline_ns, due_ns].into_iter().flatten().min();
+        let left_ns = until_ns.map(|until_ns| until_ns.saturating_sub(kernel::now_ns()));
+        let is_cut = most_ns.is_some_and(|most_ns| left_ns.is_none_or(|left_ns| most_ns < left_ns));
+        let timeout = match if is_cut { most_ns } else { left_ns } {
             _ if polling => timespec(0),
             None => FOREVER,
-            Some(deadline) => timespec(deadline.saturating_sub(kernel::now_ns())),
+            Some(left_ns) => timespec(left_ns),
         };
         if self.counts {
             stats::count(Counter::Sleeps, 1);
@@ -183,7 +199,7 @@ impl Patience {
             Ok(0) if polling && self.deadline_ns.is_none_or(|deadline| kernel::now_ns() < deadline) => {
                 self.signal().unwrap_or(Woken::Ready(0))
             }
-            Ok(0) if until_ns != self.deadline_ns => {
+            Ok(0) if is_cut || until_ns != self.deadline_ns => {
                 upkeep::look_after();
                 self.signal().unwrap_or(Woken::Ready(0))
             }

@@ -227,7 +227,7 @@ pub(super) fn arm_entry(
     }
     let alone = company::arms_alone(set).map(|users| {
         let sleep = Sleeping { number: sleep, by_edges: lying::may_leave_bells(entry) };
-        Sleeper { users, sleep }
+        Sleeper::new(users, sleep)
     });
     let armed = arm_for(open_fd(fd, desc), desc, interest, since, out, alone).unwrap_or_else(|fault| {
         note_fault(set, fd, entry, fault);

@@ -1,13 +1,14 @@
 //! Bells that lie in an anchor on which nobody sleeps are taken out by one call (rule 7 of waking a reader in
 //! [`beeline_lane`]): the arming that follows has none to count.
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{Fault, Sleeping};
 
 use super::pollers::pollers;
 use crate::anchor::Anchor;
-use crate::desc::{Desc, RxGuard};
+use crate::desc::{ByEdges, Desc, RxGuard};
 
 /// Who may sleep on a lane's anchor: as many of them as the one who asks knows to be itself, or awake.
 pub(crate) struct Users {
@@ -24,9 +25,34 @@ impl Users {
 
 /// A sleep on a lane that may be the only one: whom it counts for itself, and how it sleeps.
 #[derive(Clone, Copy)]
-pub(crate) struct Sleeper {
+pub(crate) struct Sleeper<'a> {
     pub users: &'static Users,
     pub sleep: Sleeping,
+    /// Where the lane's edge set is to be put, by which it sleeps if it gets that.
+    pub by_edges: Option<&'a Cell<Option<ByEdges>>>,
+}
+
+impl<'a> Sleeper<'a> {
+    pub(crate) fn new(users: &'static Users, sleep: Sleeping) -> Self {
+        Self { users, sleep, by_edges: None }
+    }
+
+    /// A sleep on one lane, by edges if it is alone.
+    pub(crate) fn by_edges(users: &'static Users, place: &'a Cell<Option<ByEdges>>) -> Self {
+        Self { by_edges: Some(place), ..Self::new(users, Sleeping::default()) }
+    }
+
+    /// Takes the lane's edge set, if it is alone and there is one. The lane's rx lock is held.
+    pub(super) fn take_edges(mut self, fd: i32, guard: &RxGuard) -> Self {
+        if let Some(place) = self.by_edges
+            && is_alone(guard.desc, self.users)
+        {
+            let by_edges = guard.desc.edges.by_edges(fd, guard.desc.begun());
+            self.sleep.by_edges = by_edges.as_ref().is_some_and(ByEdges::knows_bells);
+            place.set(by_edges);
+        }
+        self
+    }
 }
 
 /// Whether nobody else may sleep on a lane's anchor without arming it first. Its rx lock is held; of a member, who

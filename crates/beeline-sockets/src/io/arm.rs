@@ -34,9 +34,10 @@ pub(crate) fn arm_reader(
     guard: &RxGuard,
     since: Since,
     wants_more: bool,
-    alone: Option<Sleeper>,
+    alone: Option<Sleeper<'_>>,
 ) -> Result<Armed, Fault> {
     let desc = guard.desc;
+    let alone = alone.map(|sleeper| sleeper.take_edges(fd, guard));
     let leaves_bells = |sleeper: &Sleeper| sleeper.sleep.by_edges && guard.reader().may_leave_bells();
     if let Some(sleeper) = alone.filter(|sleeper| !leaves_bells(sleeper)) {
         drain_if_alone(fd, desc, guard, wants_more, sleeper.users)?;
@@ -51,7 +52,7 @@ pub(crate) fn arm_reader(
 ///
 /// # Errors
 /// A fault of the peer, for the caller to handle when it holds no lock.
-pub(crate) fn arm_lane(fd: i32, desc: &'static Desc, events: i16, alone: Option<Sleeper>) -> Result<Armed, Fault> {
+pub(crate) fn arm_lane(fd: i32, desc: &'static Desc, events: i16, alone: Option<Sleeper<'_>>) -> Result<Armed, Fault> {
     let side = desc.side();
     if await_end(fd, desc, events) {
         return Ok(Armed::Ready);

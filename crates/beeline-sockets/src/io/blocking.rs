@@ -3,17 +3,19 @@
 //! Called without a lock, and only when the call has found nothing to do; so nothing in here is on the short way.
 //! Arming for room is system calls, which are made when other processes that share the end may go on.
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
 
 use beeline_lane::{Armed, Since, flags as lane_flags};
 
-use super::alone::{Users, drain_if_alone};
+use super::alone::{Sleeper, Users};
+use super::arm::arm_reader;
 use super::faults::{fault, kernel_said, tells_nothing};
 use super::loan;
 use super::readiness::{receive_over, room_is_untold, writable_hint};
 use crate::Outcome;
 use crate::anchor::Anchor;
-use crate::desc::{Desc, Pin, Unlocked};
+use crate::desc::{ByEdges, Desc, Pin, Unlocked};
 use crate::ending::{Next, observe};
 use crate::side::{SideState, reset, state};
 use crate::wait::{Patience, Spun, Woken};
@@ -252,11 +254,12 @@ fn until_readable(given: i32, pin: &Pin, since: Since, room: usize, patience: &m
     }
     watchers::disturb(pin.fd(given), desc);
     let mut held_up = HeldUp::default();
+    let by_edges = Cell::new(None);
     let (fd, armed) = match desc.await_rx(|naps| held_up.goes_on(patience, false, naps)) {
         Ok(guard) => {
             let fd = pin.fd(given);
-            let wants_more = matches!(since, Since::Tail(_));
-            (fd, drain_if_alone(fd, desc, &guard, wants_more, &RECEIVER).and_then(|()| guard.arm(since, &Anchor(fd))))
+            let (sleeper, wants_more) = (Sleeper::by_edges(&RECEIVER, &by_edges), matches!(since, Since::Tail(_)));
+            (fd, arm_reader(fd, &guard, since, wants_more, Some(sleeper)))
         }
         Err(Unlocked::Gone) => return Waited::Kernel,
         Err(Unlocked::Busy(_)) => return held_up.waited().restarted(given, desc),
@@ -272,8 +275,9 @@ fn until_readable(given: i32, pin: &Pin, since: Since, room: usize, patience: &m
     if receive_over(side) {
         return Waited::Again;
     }
-    let mut fds = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
-    let woken = patience.sleep(&mut fds, None);
+    let mut place = libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
+    let mut by_edges = by_edges.take();
+    let woken = sleep_upon(&mut place, &mut by_edges, patience);
     desc.slept(patience, woken);
     match (woken, Waited::from_sleep(woken, patience)) {
         (_, Some(waited)) => waited.restarted(given, desc),
@@ -282,13 +286,21 @@ fn until_readable(given: i32, pin: &Pin, since: Since, room: usize, patience: &m
             Waited::Again
         }
         (Woken::Ready(found), None) => {
-            let next = kernel_said(fd, desc, fds[0].revents);
+            let next = kernel_said(fd, desc, place.revents);
+            by_edges.into_iter().for_each(ByEdges::is_heard);
             if found != 0 && matches!(since, Since::Tail(tail) if lane.cursor(peer).tail == tail) {
                 patience.woke_in_vain();
             }
             next.into()
         }
         _ => Waited::Again,
+    }
+}
+
+fn sleep_upon(place: &mut libc::pollfd, by_edges: &mut Option<ByEdges>, patience: &mut Patience) -> Woken {
+    match by_edges {
+        Some(by_edges) => by_edges.sleep(patience, place, None),
+        None => patience.sleep(core::slice::from_mut(place), None),
     }
 }
 

@@ -102,6 +102,7 @@ fn release_memfds() -> bool {
     table::for_each(|_, desc| {
         // Meanwhile it stays in use: an idle lane, or the next connection's, needs its own.
         let _ = desc.if_lane(|| {
+            any |= desc.edges.release(desc.keepers.pins() == 0);
             if let Some(lane) = desc.pooled() {
                 any |= lane.memfd().is_some();
                 lane.close_memfd();

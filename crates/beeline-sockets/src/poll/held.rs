@@ -85,6 +85,11 @@ impl<'a> Held<'a> {
         self.places.iter().filter_map(Cell::get).filter(|desc| desc.is_lane()).count()
     }
 
+    /// What is kept for the entry at `index`.
+    pub(super) fn nth(&self, index: usize) -> Option<&'static Desc> {
+        self.places.get(index)?.get()
+    }
+
     /// Whether it is so for any of those that are kept.
     pub(super) fn any(&self, is_so: impl Fn(&Desc) -> bool) -> bool {
         self.places.iter().filter_map(Cell::get).any(is_so)

@@ -91,8 +91,7 @@ fn a_servers_port_is_its_own_beside_a_clients_relay() {
 fn a_listener_reuses_its_port_only_if_its_program_has_said_so() {
     let _turn = turn();
     for (before, after) in [(0, None), (1, None), (0, Some(1)), (1, Some(0))] {
-        let ([client, server], [_, at]) = lane_pair();
-        let fd = bound(at, before);
+        let ([client, server], at, fd) = lane_pair_beside_a_socket(before);
         assert_eq!(calls::listen(fd, 4), Outcome::OK);
         if let Some(value) = after {
             let number = (&raw const value).cast();
@@ -113,8 +112,21 @@ fn a_listener_reuses_its_port_only_if_its_program_has_said_so() {
     }
 }
 
-/// A socket of the kernel's that is bound to an address, with `SO_REUSEPORT` as given.
-fn bound(at: SocketAddr, reuses_port: i32) -> i32 {
+/// A lane, and a socket of the kernel's that is bound to its server's address, with `SO_REUSEPORT` as given. Another
+/// program may have that port: then there is another lane.
+fn lane_pair_beside_a_socket(reuses_port: i32) -> ([i32; 2], SocketAddr, i32) {
+    const TRIES: usize = 20;
+    for _ in 0..TRIES {
+        let (ends, [_, at]) = lane_pair();
+        if let Some(fd) = bound(at, reuses_port) {
+            return (ends, at, fd);
+        }
+        ends.into_iter().for_each(close);
+    }
+    panic!("each port is somebody else's");
+}
+
+fn bound(at: SocketAddr, reuses_port: i32) -> Option<i32> {
     let SocketAddr::V4(at) = at else { unreachable!() };
     // SAFETY: plain numbers, and a live struct of the size given; the descriptor is the test's.
     unsafe {
@@ -124,8 +136,12 @@ fn bound(at: SocketAddr, reuses_port: i32) -> i32 {
         address.sin_family = libc::AF_INET as u16;
         address.sin_port = at.port().to_be();
         address.sin_addr.s_addr = u32::from(*at.ip()).to_be();
-        assert_eq!(libc::bind(fd, (&raw const address).cast(), size_of_val(&address) as u32), 0);
-        fd
+        if libc::bind(fd, (&raw const address).cast(), size_of_val(&address) as u32) != 0 {
+            assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EADDRINUSE));
+            libc::close(fd);
+            return None;
+        }
+        Some(fd)
     }
 }
 
