@@ -191,7 +191,7 @@ impl Budget<'_> {
     /// A sleep that followed [`Budget::spin`] ended: with `news` of lanes from a peer that is not near, or with
     /// something else.
     pub fn slept(&self, patience: &Patience, news: bool) {
-        if patience.since_ns == 0 {
+        if patience.since_ns == 0 || patience.goes_on {
             return;
         }
         let took_ns = kernel::now_ns().saturating_sub(patience.since_ns);
@@ -240,6 +240,9 @@ impl Budget<'_> {
     /// As [`Budget::spin`], with `checks` calls of `look` between two looks at the clock.
     pub fn spin_by(&self, checks: u32, patience: &mut Patience, mut look: impl FnMut() -> Look) -> Spun {
         self.begin(patience);
+        if patience.goes_on {
+            return Spun::Nothing;
+        }
         let grant = match self.take_grant() {
             0 => 0,
             grant => grant.saturating_add(self.beyond_budget_ns()),

@@ -211,6 +211,7 @@ cases! { handlers:
 
 cases! { slept:
     a_receive_that_was_jumped_out_of_hears_of_the_end
+    a_stop_ends_no_wait
     a_sleeper_hears_of_a_close_when_all_numbers_are_in_use
     what_sleepers_have_is_given_back;
 }

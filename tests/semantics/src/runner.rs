@@ -17,6 +17,7 @@ use anyhow::{Context, Result, bail};
 use beeline_testkit::preload;
 use beeline_testkit::watch::{Ending, Group};
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -76,7 +77,9 @@ pub fn main(options: &Options) -> Result<bool> {
     };
     let jobs: Vec<Job> = jobs.into_iter().filter(wanted).collect();
     if options.list {
-        jobs.iter().for_each(|job| println!("{}", job.name));
+        let names: String = jobs.iter().map(|job| job.name.clone() + "\n").collect();
+        // Whoever reads them may have seen enough.
+        let _ = io::stdout().write_all(names.as_bytes());
         return Ok(true);
     }
     let on_tcp = matches!(&options.command, Some(Verb::Faults(faults)) if faults.tcp);

@@ -12,18 +12,23 @@
 //! 2. It has one user at a time, who has found that no other call uses the lane, and has said that it uses the set
 //!    before it arms, with the lane's rx lock in its hand. Whoever comes meanwhile is not alone: it sleeps in poll(2),
 //!    and takes out no bell before it has armed.
-//! 3. What the kernel tells once is heard, or the set is given up: it stays in use until what was said of the anchor
+//! 3. Bells are left lying by who has slept by the set the last time and heard of it: it has told of them. Of what came
+//!    since then, while the thread was awake or slept otherwise, it has yet to tell, and that would end a sleep at
+//!    once.
+//! 4. What the kernel tells once is heard, or the set is given up: it stays in use until what was said of the anchor
 //!    has been noted of the connection ([`ByEdges::is_heard`]). Who finds it in use although it is alone knows that the
 //!    one before will not come back: a handler jumped out of the call, the thread was cancelled or has ended.
-//! 4. A set does not keep the file that it watches, as poll(2) does. If the anchor is closed meanwhile and there is no
-//!    number to keep it open under ([`crate::linger`]), or the program closes it by a system call of its own, the set
-//!    is empty. So nobody sleeps on it for longer than [`SLEEP_NS_MAX`]: a sleep that lasts goes on in poll(2).
-//! 5. It is closed with the lane, when descriptors are short, and in the child of a `fork`. What a child of `vfork`
-//!    opens or closes is no business of the process whose memory this is: it makes none and closes none.
+//! 5. A set does not keep the file that it watches, as poll(2) does. It is empty if the anchor is closed meanwhile and
+//!    there is no number to keep it open under ([`crate::linger`]), if something else gets its number because the
+//!    connection leaves its lane, or if the program closes it by a system call of its own. So nobody sleeps on it for
+//!    longer than [`SLEEP_NS_MAX`]: a sleep that lasts goes on in poll(2).
+//! 6. It is closed when the connection leaves the lane, when descriptors are short, and in the child of a `fork`. What
+//!    a child of `vfork` opens or closes is no business of the process whose memory this is: it makes none and closes
+//!    none.
 
 use core::sync::atomic::{
     AtomicBool, AtomicU32,
-    Ordering::{Acquire, Relaxed, Release},
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 
 use beeline_shm::sys::Errno;
@@ -46,15 +51,20 @@ static SETS: AtomicU32 = AtomicU32::new(0);
 /// Whether the kernel has refused to watch an anchor.
 static IS_REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// See the module. Valid when zeroed. All but the end of a use is done with the lane's rx lock held.
+/// See the module. Valid when zeroed. A use begins, and a set is released, with the lane's rx lock held.
 #[repr(C)]
+#[derive(Default)]
 pub struct EdgeSet {
     set: FdCell,
     /// Sleeps without one.
     sleeps: AtomicU32,
     is_used: AtomicBool,
+    /// Whether the last sleep upon the lane was by the set, and what ended it was heard.
+    is_heard: AtomicBool,
     /// Whether the last sleep lasted, and goes on in poll(2).
     has_lasted: AtomicBool,
+    /// Whether the connection is on its lane no more.
+    is_over: AtomicBool,
 }
 
 /// The use of a lane's edge set for one sleep. Its events carry a name, by which they are told from those of another
@@ -64,7 +74,7 @@ pub struct ByEdges {
     edges: &'static EdgeSet,
     set: i32,
     name: u64,
-    is_new: bool,
+    knows_bells: bool,
     /// Whether the kernel has told something that has not been heard.
     is_told: bool,
 }
@@ -80,15 +90,23 @@ impl EdgeSet {
             self.end();
             return None;
         }
+        let knows_bells = self.is_heard.load(Relaxed);
+        self.sleeps_otherwise();
         if self.has_lasted.load(Relaxed) {
             self.has_lasted.store(false, Relaxed);
             return None;
         }
         let name = core::ptr::from_ref(self) as u64 ^ u64::from(begun) << 48;
-        let present = self.set.get();
-        let set = present.or_else(|| self.make_if_due(anchor, name))?;
+        let set = self.set.get().or_else(|| self.make_if_due(anchor, name))?;
         self.is_used.store(true, Relaxed);
-        Some(ByEdges { edges: self, set, name, is_new: present.is_none(), is_told: false })
+        Some(ByEdges { edges: self, set, name, knows_bells, is_told: false })
+    }
+
+    /// A thread arms the lane and does not sleep by the set.
+    pub fn sleeps_otherwise(&self) {
+        if self.is_heard.load(Relaxed) {
+            self.is_heard.store(false, Relaxed);
+        }
     }
 
     fn make_if_due(&self, anchor: i32, name: u64) -> Option<i32> {
@@ -114,6 +132,14 @@ impl EdgeSet {
         (is_unused || !self.is_used.load(Acquire)) && self.end()
     }
 
+    /// The connection leaves the lane: closes the set, or has its user close it.
+    pub(super) fn be_over(&self) {
+        self.is_over.store(true, SeqCst);
+        if !self.is_used.load(SeqCst) {
+            self.end();
+        }
+    }
+
     /// Closes the set, which nobody uses or will use any more. Whether there was one.
     pub(super) fn end(&self) -> bool {
         let set = self.take();
@@ -135,7 +161,7 @@ impl EdgeSet {
 
     /// What is not so is not written: the child of a fork would get a copy of the page.
     fn forget_use(&self) {
-        for flag in [&self.is_used, &self.has_lasted] {
+        for flag in [&self.is_used, &self.is_heard, &self.has_lasted, &self.is_over] {
             if flag.load(Relaxed) {
                 flag.store(false, Release);
             }
@@ -174,22 +200,21 @@ fn forget_one() {
 }
 
 impl ByEdges {
-    /// Whether bells that lie there end no sleep: the set has told of them, or will not. One that is new has yet to.
+    /// Whether bells that lie there may be left: the set has told of them.
     #[must_use]
     pub fn knows_bells(&self) -> bool {
-        !self.is_new
+        self.knows_bells
     }
 
     /// Sleeps, instead of in poll(2), which `place` was to ask for bytes and the peer's end. What the kernel says is
     /// noted there; nothing, as if the sleep had ended in vain, where it is to go on in poll(2).
-    pub fn sleep(&mut self, patience: &mut Patience, place: &mut pollfd, mask: Option<&u64>) -> Woken {
+    pub fn sleep(&mut self, patience: &mut Patience, place: &mut pollfd) -> Woken {
         let mut event = epoll_event { events: 0, u64: 0 };
         let (set, told) = (self.set, &raw mut event);
-        let mask = mask.map_or(core::ptr::null(), core::ptr::from_ref);
         self.is_told = true;
         let woken = patience.sleep_within(SLEEP_NS_MAX, |timeout| {
-            // SAFETY: room for one event; `timeout` is this thread's own, `mask` null or live.
-            unsafe { kernel::epoll_sleep(set, told, 1, timeout, mask) }
+            // SAFETY: room for one event; `timeout` is this thread's own.
+            unsafe { kernel::epoll_sleep(set, told, 1, timeout, core::ptr::null()) }
         });
         place.revents = 0;
         match woken {
@@ -213,13 +238,100 @@ impl ByEdges {
     /// What the kernel has said of the anchor has been noted of the connection.
     pub fn is_heard(mut self) {
         self.is_told = false;
+        self.edges.is_heard.store(true, Relaxed);
     }
 }
 
 impl Drop for ByEdges {
     fn drop(&mut self) {
-        if !self.is_told {
-            self.edges.is_used.store(false, Release);
+        if self.is_told {
+            return;
         }
+        // Either this sees that the lane is over, or who says so that the set is in use no more.
+        self.edges.is_used.store(false, SeqCst);
+        if self.edges.is_over.load(SeqCst) {
+            self.edges.end();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    const BEGUN: u32 = 7;
+
+    /// The use of a set that was just made for an anchor.
+    fn made(edges: &'static EdgeSet, anchor: i32) -> ByEdges {
+        for _ in 1..SLEEPS_MIN {
+            assert!(edges.by_edges(anchor, BEGUN).is_none());
+        }
+        edges.by_edges(anchor, BEGUN).expect("there is one now")
+    }
+
+    /// What a sleep of a call with this timeout is told.
+    fn sleep(by_edges: &mut ByEdges, timeout_ns: u64) -> (Woken, i16) {
+        let mut place = pollfd { fd: -1, events: 0, revents: -1 };
+        let woken = by_edges.sleep(&mut Patience::timeout(timeout_ns), &mut place);
+        (woken, place.revents)
+    }
+
+    #[test]
+    fn a_set_tells_once_and_is_given_up_where_nobody_heard() {
+        const LONG_NS: u64 = 10_000_000_000;
+        let edges: &'static EdgeSet = Box::leak(Box::default());
+        let (anchor, mut peer) = UnixStream::pair().unwrap();
+        let fd = anchor.as_raw_fd();
+
+        let mut by_edges = made(edges, fd);
+        assert!(!by_edges.knows_bells(), "it has told of none");
+        peer.write_all(b"b").unwrap();
+        assert_eq!(sleep(&mut by_edges, LONG_NS), (Woken::Ready(1), libc::POLLIN));
+        by_edges.is_heard();
+
+        let mut by_edges = edges.by_edges(fd, BEGUN).unwrap();
+        assert!(by_edges.knows_bells());
+        assert_eq!(sleep(&mut by_edges, 1_000_000), (Woken::TimedOut, 0), "the old bell ends no sleep");
+        drop(by_edges);
+        assert_eq!(sleep(&mut edges.by_edges(fd, BEGUN).unwrap(), LONG_NS), (Woken::Ready(0), 0), "a part of it");
+        assert!(edges.by_edges(fd, BEGUN).is_none(), "it goes on in poll(2)");
+
+        let mut by_edges = edges.by_edges(fd, BEGUN).unwrap();
+        assert!(!by_edges.knows_bells(), "that may have come meanwhile");
+        drop(peer);
+        assert_eq!(sleep(&mut by_edges, LONG_NS).0, Woken::Ready(1));
+        // As by a thread that jumps out.
+        drop(by_edges);
+        assert!(!edges.release(false), "it may be in use");
+        assert!(edges.by_edges(fd, BEGUN).is_none() && edges.set.get().is_none());
+    }
+
+    #[test]
+    fn a_set_is_closed_where_the_connection_leaves_its_lane() {
+        let edges: &'static EdgeSet = Box::leak(Box::default());
+        let (anchor, _peer) = UnixStream::pair().unwrap();
+        let by_edges = made(edges, anchor.as_raw_fd());
+        edges.be_over();
+        assert!(edges.set.get().is_some());
+        drop(by_edges);
+        assert!(edges.set.get().is_none());
+        drop(made(edges, anchor.as_raw_fd()));
+        edges.be_over();
+        assert!(edges.set.get().is_none());
+    }
+
+    #[test]
+    fn events_of_another_set_with_the_number_are_not_heard() {
+        let edges: &'static EdgeSet = Box::leak(Box::default());
+        let (anchor, mut peer) = UnixStream::pair().unwrap();
+        drop(made(edges, anchor.as_raw_fd()));
+        peer.write_all(b"b").unwrap();
+        // Another use of the description.
+        let mut by_edges = edges.by_edges(anchor.as_raw_fd(), BEGUN + 1).unwrap();
+        assert_eq!(sleep(&mut by_edges, 0), (Woken::Ready(0), 0));
+        assert!(edges.set.get().is_none());
     }
 }

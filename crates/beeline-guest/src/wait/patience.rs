@@ -50,6 +50,8 @@ pub struct Patience {
     looks_after: bool,
     /// Whether a sleep of this call alone makes the process keep statistics.
     counts: bool,
+    /// Whether the sleep has ended that goes on by another system call ([`Patience::sleep_within`]).
+    pub(super) goes_on: bool,
     /// Sleeps that ended with nothing to tell, each soon after the one before.
     vain: vain::Vain,
 }
@@ -67,6 +69,7 @@ impl Patience {
             polls: None,
             looks_after: true,
             counts: true,
+            goes_on: false,
             vain: vain::Vain::default(),
         })
     }
@@ -148,7 +151,8 @@ impl Patience {
         self.sleep_at_most(None, call)
     }
 
-    /// As [`Patience::sleep_with`], for so long at most: then nothing is ready.
+    /// As [`Patience::sleep_with`], for so long at most, and until the process is stopped, of which epoll_wait(2) tells
+    /// and poll(2) does not: then nothing is ready, and the next sleep is the rest of this one.
     pub fn sleep_within(
         &mut self,
         most_ns: u64,
@@ -175,10 +179,10 @@ impl Patience {
             None => FOREVER,
             Some(left_ns) => timespec(left_ns),
         };
-        if self.counts {
-            stats::count(Counter::Sleeps, 1);
-        } else {
-            stats::count_if_open(Counter::Sleeps);
+        match core::mem::take(&mut self.goes_on) {
+            true => {}
+            false if self.counts => stats::count(Counter::Sleeps, 1),
+            false => stats::count_if_open(Counter::Sleeps),
         }
         let result = thread::with(|thread| {
             // SAFETY: only this thread and its own handlers use its `timeout`.
@@ -201,10 +205,15 @@ impl Patience {
             }
             Ok(0) if is_cut || until_ns != self.deadline_ns => {
                 upkeep::look_after();
+                self.goes_on = is_cut;
                 self.signal().unwrap_or(Woken::Ready(0))
             }
             Ok(0) => self.signal().unwrap_or(Woken::TimedOut),
             Ok(count) => Woken::Ready(count),
+            Err(Errno(libc::EINTR)) if most_ns.is_some() && !self.signalled() => {
+                self.goes_on = true;
+                Woken::Ready(0)
+            }
             // Handlers that run without our seeing it restart calls: the C library's own, as for setuid(2) in a process
             // of threads, and those of runtimes that install them by system calls of their own.
             Err(Errno(libc::EINTR)) => self.signal().unwrap_or(Woken::Signal { restart: true }),

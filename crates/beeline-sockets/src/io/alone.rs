@@ -44,12 +44,14 @@ impl<'a> Sleeper<'a> {
 
     /// Takes the lane's edge set, if it is alone and there is one. The lane's rx lock is held.
     pub(super) fn take_edges(mut self, fd: i32, guard: &RxGuard) -> Self {
-        if let Some(place) = self.by_edges
-            && is_alone(guard.desc, self.users)
-        {
-            let by_edges = guard.desc.edges.by_edges(fd, guard.desc.begun());
-            self.sleep.by_edges = by_edges.as_ref().is_some_and(ByEdges::knows_bells);
-            place.set(by_edges);
+        let edges = &guard.desc.edges;
+        match self.by_edges.filter(|_| is_alone(guard.desc, self.users)) {
+            Some(place) => {
+                let by_edges = edges.by_edges(fd, guard.desc.begun());
+                self.sleep.by_edges = by_edges.as_ref().is_some_and(ByEdges::knows_bells);
+                place.set(by_edges);
+            }
+            None => edges.sleeps_otherwise(),
         }
         self
     }

@@ -37,7 +37,13 @@ pub(crate) fn arm_reader(
     alone: Option<Sleeper<'_>>,
 ) -> Result<Armed, Fault> {
     let desc = guard.desc;
-    let alone = alone.map(|sleeper| sleeper.take_edges(fd, guard));
+    let alone = match alone {
+        Some(sleeper) => Some(sleeper.take_edges(fd, guard)),
+        None => {
+            desc.edges.sleeps_otherwise();
+            None
+        }
+    };
     let leaves_bells = |sleeper: &Sleeper| sleeper.sleep.by_edges && guard.reader().may_leave_bells();
     if let Some(sleeper) = alone.filter(|sleeper| !leaves_bells(sleeper)) {
         drain_if_alone(fd, desc, guard, wants_more, sleeper.users)?;

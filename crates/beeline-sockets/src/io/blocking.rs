@@ -299,7 +299,7 @@ fn until_readable(given: i32, pin: &Pin, since: Since, room: usize, patience: &m
 
 fn sleep_upon(place: &mut libc::pollfd, by_edges: &mut Option<ByEdges>, patience: &mut Patience) -> Woken {
     match by_edges {
-        Some(by_edges) => by_edges.sleep(patience, place, None),
+        Some(by_edges) => by_edges.sleep(patience, place),
         None => patience.sleep(core::slice::from_mut(place), None),
     }
 }

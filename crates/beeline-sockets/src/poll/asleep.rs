@@ -30,7 +30,9 @@ pub(super) fn sleep(
     let named = name_sleep(held, shadow, used);
     // Sends of other threads and processes may complete, which wakes nobody here.
     let naps = held.any(|desc| io::tells_completions(desc) || waits_for_more(desc));
-    let lone = if naps || named.is_some() { None } else { lone_lane(held, asked_of(shadow, used)) };
+    // By edges a stop would end a sleep with a mask, as a handler does that the program has installed by itself.
+    let may_be_lone = !naps && named.is_none() && mask.is_none();
+    let lone = if may_be_lone { lone_lane(held, asked_of(shadow, used)) } else { None };
     let by_edges = Cell::new(None);
     let sleeper = |index| match lone == Some(index) {
         true => Sleeper::by_edges(&POLLER, &by_edges),
@@ -39,7 +41,7 @@ pub(super) fn sleep(
     let asked = Some(asked_of(shadow, used + usize::from(named.is_some())))
         .filter(|_| arm(fds, held, sleeper) == Armed::Sleep)?;
     if let (Some(mut by_edges), Some(place)) = (by_edges.take(), lone.and_then(|index| asked.get_mut(index))) {
-        return Some((by_edges.sleep(patience, place, mask), Some(by_edges)));
+        return Some((by_edges.sleep(patience, place), Some(by_edges)));
     }
     let woken = match naps {
         false => patience.sleep(asked, mask),
