@@ -336,6 +336,7 @@ impl Desc {
 
     /// In the child of a `fork`: no other thread of this process holds locks or pins, whether the description is in
     /// use or not.
+    #[unsafe(link_section = ".text.fork")]
     pub fn forget_other_threads(&self) {
         self.tx_lock.reset();
         self.rx_lock.reset();

@@ -46,7 +46,6 @@ const SETS_MAX: u32 = 32;
 const SLEEP_NS_MAX: u64 = 50_000_000;
 
 /// How many there are.
-#[unsafe(link_section = ".fork.written")]
 static SETS: AtomicU32 = AtomicU32::new(0);
 /// Whether the kernel has refused to watch an anchor.
 static IS_REFUSED: AtomicBool = AtomicBool::new(false);
@@ -160,6 +159,7 @@ impl EdgeSet {
     }
 
     /// What is not so is not written: the child of a fork would get a copy of the page.
+    #[inline]
     fn forget_use(&self) {
         for flag in [&self.is_used, &self.is_heard, &self.has_lasted, &self.is_over] {
             if flag.load(Relaxed) {
@@ -169,6 +169,7 @@ impl EdgeSet {
     }
 
     /// In the child of a `fork`, where nobody sleeps.
+    #[unsafe(link_section = ".text.fork")]
     pub(super) fn end_in_child(&self) {
         if let Some(set) = self.set.take() {
             hidden::close_hidden(set);
