@@ -289,13 +289,13 @@ impl Desc {
 
     /// Makes a lane a plain TCP socket again. Both locks are held; the lane stays mapped until the end.
     pub fn mark_tcp(&self) {
-        self.edges.be_over();
+        self.edges.be_over(self.keepers.pins() == 0);
         self.kind.store(Kind::Tcp as u32, Release);
     }
 
     /// Makes a lane an anchor of no use. Both locks are held; the lane stays mapped until the end.
     pub fn mark_orphan(&self) {
-        self.edges.be_over();
+        self.edges.be_over(self.keepers.pins() == 0);
         self.shared.store(false, Relaxed);
         self.orphan_told.store(false, Relaxed);
         self.kind.store(Kind::Orphan as u32, Release);

@@ -240,7 +240,8 @@ impl Budget<'_> {
     /// As [`Budget::spin`], with `checks` calls of `look` between two looks at the clock.
     pub fn spin_by(&self, checks: u32, patience: &mut Patience, mut look: impl FnMut() -> Look) -> Spun {
         self.begin(patience);
-        if patience.goes_on {
+        patience.is_rest = core::mem::take(&mut patience.goes_on);
+        if patience.is_rest {
             return Spun::Nothing;
         }
         let grant = match self.take_grant() {

@@ -131,10 +131,10 @@ impl EdgeSet {
         (is_unused || !self.is_used.load(Acquire)) && self.end()
     }
 
-    /// The connection leaves the lane: closes the set, or has its user close it.
-    pub(super) fn be_over(&self) {
+    /// The connection leaves the lane: closes the set, or has its user close it. As for [`EdgeSet::release`].
+    pub(super) fn be_over(&self, is_unused: bool) {
         self.is_over.store(true, SeqCst);
-        if !self.is_used.load(SeqCst) {
+        if is_unused || !self.is_used.load(SeqCst) {
             self.end();
         }
     }
@@ -246,6 +246,8 @@ impl ByEdges {
 impl Drop for ByEdges {
     fn drop(&mut self) {
         if self.is_told {
+            // The kernel will not say it again.
+            self.edges.end();
             return;
         }
         // Either this sees that the lane is over, or who says so that the set is in use no more.
@@ -305,9 +307,14 @@ mod tests {
         drop(peer);
         assert_eq!(sleep(&mut by_edges, LONG_NS).0, Woken::Ready(1));
         // As by a thread that jumps out.
-        drop(by_edges);
+        core::mem::forget(by_edges);
         assert!(!edges.release(false), "it may be in use");
         assert!(edges.by_edges(fd, BEGUN).is_none() && edges.set.get().is_none());
+
+        let mut by_edges = made(edges, fd);
+        assert_eq!(sleep(&mut by_edges, LONG_NS).0, Woken::Ready(1), "a new one tells again");
+        drop(by_edges);
+        assert!(edges.set.get().is_none(), "nobody noted that");
     }
 
     #[test]
@@ -315,12 +322,12 @@ mod tests {
         let edges: &'static EdgeSet = Box::leak(Box::default());
         let (anchor, _peer) = UnixStream::pair().unwrap();
         let by_edges = made(edges, anchor.as_raw_fd());
-        edges.be_over();
+        edges.be_over(false);
         assert!(edges.set.get().is_some());
         drop(by_edges);
         assert!(edges.set.get().is_none());
         drop(made(edges, anchor.as_raw_fd()));
-        edges.be_over();
+        edges.be_over(false);
         assert!(edges.set.get().is_none());
     }
 

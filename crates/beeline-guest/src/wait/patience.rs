@@ -52,6 +52,8 @@ pub struct Patience {
     counts: bool,
     /// Whether the sleep has ended that goes on by another system call ([`Patience::sleep_within`]).
     pub(super) goes_on: bool,
+    /// Whether the wait that begins is the rest of it.
+    pub(super) is_rest: bool,
     /// Sleeps that ended with nothing to tell, each soon after the one before.
     vain: vain::Vain,
 }
@@ -70,6 +72,7 @@ impl Patience {
             looks_after: true,
             counts: true,
             goes_on: false,
+            is_rest: false,
             vain: vain::Vain::default(),
         })
     }
@@ -179,7 +182,7 @@ impl Patience {
             None => FOREVER,
             Some(left_ns) => timespec(left_ns),
         };
-        match core::mem::take(&mut self.goes_on) {
+        match core::mem::take(&mut self.goes_on) | core::mem::take(&mut self.is_rest) {
             true => {}
             false if self.counts => stats::count(Counter::Sleeps, 1),
             false => stats::count_if_open(Counter::Sleeps),
@@ -205,8 +208,9 @@ impl Patience {
             }
             Ok(0) if is_cut || until_ns != self.deadline_ns => {
                 upkeep::look_after();
-                self.goes_on = is_cut;
-                self.signal().unwrap_or(Woken::Ready(0))
+                let signal = self.signal();
+                self.goes_on = is_cut && signal.is_none();
+                signal.unwrap_or(Woken::Ready(0))
             }
             Ok(0) => self.signal().unwrap_or(Woken::TimedOut),
             Ok(count) => Woken::Ready(count),

@@ -7,6 +7,7 @@
 #include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 
 /* ---- a thread that jumps out of its call ---- */
@@ -116,6 +117,7 @@ static struct {
 /* Stops its parent in its sleep, for each order. */
 static void stops(void) {
     char byte;
+    CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && close(stopper.orders[1]) == 0);
     while (read(stopper.orders[0], &byte, 1) == 1) {
         await_asleep(stopper.sleeper);
         CHECK(kill(stopper.sleeper, SIGSTOP) == 0);

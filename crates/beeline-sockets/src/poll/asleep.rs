@@ -79,12 +79,12 @@ pub(super) fn heard(
                 ours = true;
                 // A connection that became TCP is found to be one at the next look.
                 let (Next::Again | Next::Kernel) = io::kernel_said(entry.fd, desc, place.revents);
-                if let Some(by_edges) = by_edges.take() {
-                    by_edges.is_heard();
-                }
                 if io::tells_nothing(desc, place.revents) {
                     in_vain += 1;
                 } else {
+                    if let Some(by_edges) = by_edges.take() {
+                        by_edges.is_heard();
+                    }
                     desc.pace.hear(ticks());
                     desc.slept(patience, Woken::Ready(1));
                 }
