@@ -1,14 +1,13 @@
 /* Connections on which one thread sleeps again and again: it has a descriptor of ours for that, by which it is told of each thing once. */
 #define _GNU_SOURCE
 #include "guest.h"
-#include <fcntl.h>
+#include "numbers.h"
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 
 /* ---- a thread that jumps out of its call ---- */
 
@@ -162,19 +161,6 @@ static void a_stop_ends_no_wait(void) {
 
 /* ---- descriptors ---- */
 
-static void limit_numbers(rlim_t most) {
-    struct rlimit limit;
-    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
-    limit.rlim_cur = most;
-    CHECK(limit.rlim_max >= most && setrlimit(RLIMIT_NOFILE, &limit) == 0);
-}
-
-static int open_below(int most) {
-    int count = 0;
-    for (int fd = 0; fd < most; fd++) count += fcntl(fd, F_GETFD) >= 0;
-    return count;
-}
-
 struct answerer {
     int fd;
     volatile pid_t id;
@@ -221,17 +207,17 @@ static void a_sleeper_hears_of_a_close_when_all_numbers_are_in_use(void) {
 }
 
 static void what_sleepers_have_is_given_back(void) {
-    enum { MOST = 512, SLEEPERS = 8 };
+    enum { SLEEPERS = 8 };
     struct answerer sleepers[SLEEPERS];
     int ends[2], count = 0;
-    limit_numbers(MOST);
+    limit_numbers(NUMBERS_MAX);
     for (int i = 0; i < SLEEPERS; i++) starts_to_answer(&sleepers[i], ends);
-    int room = MOST - open_below(MOST), fds[MOST];
+    int room = free_numbers(), fds[NUMBERS_MAX];
     for (int tries = 0; tries < 50 && count != room; tries++) {
         /* All are asleep for longer than such a descriptor is of use, if this CPU has let them. */
         usleep(200000);
-        while (count > 0) CHECK(close(fds[--count]) == 0);
-        while ((fds[count] = socket(AF_INET, SOCK_STREAM, 0)) >= 0) count++;
+        give_back(fds, count);
+        for (count = 0; (fds[count] = a_socket()) >= 0; count++) continue;
         CHECK(errno == EMFILE && count <= room);
     }
     CHECK(count == room);
