@@ -16,8 +16,8 @@
 //!    since then, while the thread was awake or slept otherwise, it has yet to tell, and that would end a sleep at
 //!    once.
 //! 4. What the kernel tells once is heard, or the set is given up: it stays in use until what was said of the anchor
-//!    has been noted of the connection ([`ByEdges::is_heard`]). Who finds it in use although it is alone knows that the
-//!    one before will not come back: a handler jumped out of the call, the thread was cancelled or has ended.
+//!    has been noted of the connection ([`ByEdges::note_heard`]). Who finds it in use although it is alone knows that
+//!    the one before will not come back: a handler jumped out of the call, the thread was cancelled or has ended.
 //! 5. A set does not keep the file that it watches, as poll(2) does. It is empty if the anchor is closed meanwhile and
 //!    there is no number to keep it open under ([`crate::linger`]), if something else gets its number because the
 //!    connection leaves its lane, or if the program closes it by a system call of its own. So nobody sleeps on it for
@@ -237,7 +237,7 @@ impl ByEdges {
     }
 
     /// What the kernel has said of the anchor has been noted of the connection.
-    pub fn is_heard(mut self) {
+    pub fn note_heard(mut self) {
         self.is_told = false;
         self.edges.is_heard.store(true, Relaxed);
     }
@@ -293,7 +293,7 @@ mod tests {
         assert!(!by_edges.knows_bells(), "it has told of none");
         peer.write_all(b"b").unwrap();
         assert_eq!(sleep(&mut by_edges, LONG_NS), (Woken::Ready(1), libc::POLLIN));
-        by_edges.is_heard();
+        by_edges.note_heard();
 
         let mut by_edges = edges.by_edges(fd, BEGUN).unwrap();
         assert!(by_edges.knows_bells());

@@ -288,7 +288,7 @@ fn until_readable(given: i32, pin: &Pin, since: Since, room: usize, patience: &m
         (Woken::Ready(found), None) => {
             let next = kernel_said(fd, desc, place.revents);
             let is_noted = found != 0 && !tells_nothing(desc, place.revents);
-            by_edges.into_iter().filter(|_| is_noted).for_each(ByEdges::is_heard);
+            by_edges.into_iter().filter(|_| is_noted).for_each(ByEdges::note_heard);
             if found != 0 && matches!(since, Since::Tail(tail) if lane.cursor(peer).tail == tail) {
                 patience.woke_in_vain();
             }

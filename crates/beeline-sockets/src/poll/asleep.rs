@@ -83,7 +83,7 @@ pub(super) fn heard(
                     in_vain += 1;
                 } else {
                     if let Some(by_edges) = by_edges.take() {
-                        by_edges.is_heard();
+                        by_edges.note_heard();
                     }
                     desc.pace.hear(ticks());
                     desc.slept(patience, Woken::Ready(1));
